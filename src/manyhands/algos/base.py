@@ -1,0 +1,224 @@
+"""What an algorithm is to the rest of the house, and what the on-policy ones share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhands.algos import returns
+from manyhands.collect.streams import LEARN, mix
+from manyhands.config import AlgoConfig
+from manyhands.errors import RunError
+from manyhands.experience import Array, Trajectory
+from manyhands.nets.torch_net import TorchNet
+from manyhands.policy import ActionSpec, NetSpec, Weights
+
+CHUNK = 8192
+"""Rows of one forward pass outside of learning; bounds the memory that images take."""
+
+
+class Algorithm(Protocol):
+    """Learns from trajectories. Knows nothing of processes, brokers or files."""
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """One update of the weights to the next version; what is worth plotting."""
+
+    def weights(self) -> Weights: ...
+
+    def state(self) -> dict[str, Array]:
+        """All that the next `learn` depends on."""
+
+    def load_state(self, version: int, state: Mapping[str, Array]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Trajectories side by side along the lane axis, rewards scaled, with V of what came after each step."""
+
+    obs: Array  # [T, B, ...]
+    action: Array  # [T, B, ...]
+    reward: Array  # [T, B]
+    done: Array  # [T, B]
+    value: Array  # [T, B]
+    next_value: Array  # [T, B]
+    columns: Mapping[str, Array]  # each [T, B]
+
+
+class OnPolicy:
+    """The network, its optimizer, and the statistics that scale observations and rewards."""
+
+    def __init__(
+        self, config: AlgoConfig, spec: NetSpec, action: ActionSpec, weights: Weights, seed: int, total_steps: int
+    ) -> None:
+        torch.set_num_threads(config.threads)
+        torch.use_deterministic_algorithms(True)
+        self.common, self.spec, self.action = config, spec, action
+        self.seed, self.total_steps = seed, total_steps
+        self.net = TorchNet(spec, weights.vector)
+        self.version, self.steps = weights.version, 0
+        self.optimizer = torch.optim.Adam(
+            [self.net.trained], lr=config.learning_rate, eps=1e-5, fused=True
+        )
+        width = int(np.prod(spec.input_shape))
+        self.obs_moments = (0.0, np.zeros(width), np.zeros(width))
+        self.return_moments = (0.0, np.zeros(1), np.zeros(1))
+
+    def weights(self) -> Weights:
+        return Weights(self.version, self.net.vector(), self.spec.schema)
+
+    def assemble(self, trajectories: Sequence[Trajectory]) -> Batch:
+        """Joins trajectories and evaluates every observation once.
+
+        Values come from the learner, not from the actors: one large forward pass is cheaper than many
+        small ones, and fresher.
+        """
+
+        def join(name: str) -> Array:
+            return np.concatenate([getattr(t, name) for t in trajectories], axis=1)
+
+        obs, reward, done = join("obs"), join("reward"), join("done")
+        reward = reward * np.float32(self.common.reward_scale)
+        if self.common.normalise_reward:
+            reward = self._scale_reward(reward, done)
+        value = self.evaluate(obs.reshape(-1, *self.spec.input_shape)).reshape(reward.shape)
+        last_obs = np.concatenate([t.last_obs for t in trajectories])
+        next_value = np.concatenate([value[1:], self.evaluate(last_obs)[None]])
+        first_lane = 0
+        for trajectory in trajectories:
+            if len(trajectory.final_at):
+                t, lane = trajectory.final_at.T
+                next_value[t, first_lane + lane] = self.evaluate(trajectory.final_obs)
+            first_lane += trajectory.reward.shape[1]
+        next_value[join("terminated")] = 0.0
+        columns = {
+            name: np.concatenate([t.columns[name] for t in trajectories], axis=1)
+            for name in trajectories[0].columns
+        }
+        return Batch(obs, join("action"), reward, done, value, next_value, columns)
+
+    def evaluate(self, obs: Array) -> Array:
+        """V of observations [N, ...]."""
+        with torch.inference_mode():
+            parts = [
+                self.net.forward(torch.from_numpy(obs[i : i + CHUNK]), "value")[0][:, 0]
+                for i in range(0, len(obs), CHUNK)
+            ]
+            values: Array = torch.cat(parts).numpy()
+        return values
+
+    def _scale_reward(self, reward: Array, done: Array) -> Array:
+        running = returns.discounted(reward, done, self.common.gamma)
+        self.return_moments = returns.moments(*self.return_moments, running.reshape(-1, 1))
+        count, _, square = self.return_moments
+        scale = 1.0 / np.sqrt(square[0] / count + 1e-8)
+        return np.clip(reward * np.float32(scale), -10.0, 10.0)
+
+    def distribution(self, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """log pi(action) and the entropy, each [N], for the policy head's outputs [N, n]."""
+        if self.action.kind == "gaussian":
+            log_std = self.net.views["log_std"]
+            z = (action - outputs) * torch.exp(-log_std)
+            constant = 0.5 * float(np.log(2 * np.pi))
+            log_prob = (-0.5 * z * z - log_std - constant).sum(-1)
+            return log_prob, (log_std + 0.5 + constant).sum().expand(len(outputs))
+        if len(self.action.sizes) == 1:
+            return _categorical(outputs, action)
+        pairs = zip(outputs.split(self.action.sizes, -1), action.unbind(-1), strict=True)
+        log_probs, entropies = zip(*(_categorical(logits, part) for logits, part in pairs), strict=True)
+        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
+
+    def descend(self, loss: Tensor) -> None:
+        """One step of the optimizer along the clipped gradient."""
+        self.net.gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradient = self.net.gradient
+        gradient.mul_((self.common.max_grad_norm / (gradient.norm() + 1e-6)).clamp(max=1.0))
+        self.optimizer.step()
+
+    def begin(self, batch: Batch) -> None:
+        """Before the first step of an update."""
+        self.steps += batch.reward.size
+        if self.common.anneal:
+            left = max(0.0, 1.0 - self.steps / self.total_steps)
+            self.optimizer.param_groups[0]["lr"] = self.common.learning_rate * left
+
+    def end(self, batch: Batch) -> None:
+        """After the last one: statistics change last, so that a batch is learned with what it was played with."""
+        if self.spec.normalise:
+            self.obs_moments = returns.moments(*self.obs_moments, batch.obs.reshape(-1, self.obs_moments[1].size))
+            count, mean, square = self.obs_moments
+            self.net.views["input.mean"].copy_(torch.from_numpy(mean))
+            self.net.views["input.scale"].copy_(torch.from_numpy(1.0 / np.sqrt(square / count + 1e-6)))
+        self.version += 1
+        if not bool(torch.isfinite(self.net.flat).all()):
+            raise RunError(
+                f"the weights are no longer finite after {self.steps} steps; "
+                "try a smaller algo.learning_rate or algo.reward_scale"
+            )
+
+    def shuffled(self, epoch: int, count: int) -> Tensor:
+        """An order of `count` rows that depends on the seed, the version and the epoch alone."""
+        rng = np.random.default_rng(mix(self.seed, LEARN, self.version, epoch))
+        return torch.from_numpy(rng.permutation(count))
+
+    def state(self) -> dict[str, Array]:
+        moments = self.optimizer.state.get(self.net.trained, {})
+        arrays = {f"adam.{name}": tensor.numpy().copy() for name, tensor in moments.items()}
+        for name, (count, mean, square) in (("obs", self.obs_moments), ("return", self.return_moments)):
+            arrays[f"{name}_moments"] = np.concatenate([[count], mean, square])
+        return {"vector": self.net.vector(), "steps": np.array([self.steps]), **arrays}
+
+    def load_state(self, version: int, state: Mapping[str, Array]) -> None:
+        self.version, self.steps = version, int(state["steps"][0])
+        self.net.load(state["vector"])
+        adam = {
+            name.removeprefix("adam."): torch.from_numpy(array.copy()).reshape(array.shape)
+            for name, array in state.items()
+            if name.startswith("adam.")
+        }
+        if adam:
+            self.optimizer.state[self.net.trained] = adam
+        self.obs_moments = _unpack_moments(state["obs_moments"])
+        self.return_moments = _unpack_moments(state["return_moments"])
+
+
+def _unpack_moments(packed: Array) -> tuple[float, Array, Array]:
+    mean, square = packed[1:].reshape(2, -1).copy()
+    return float(packed[0]), mean, square
+
+
+def _categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    log_probs = torch.log_softmax(logits, -1)
+    chosen = log_probs.gather(-1, action[:, None]).squeeze(-1)
+    return chosen, -(log_probs.exp() * log_probs).sum(-1)
+
+
+def rows(array: Array) -> Tensor:
+    """[T, B, ...] as a tensor [T * B, ...]; whole numbers become indices."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array.reshape(-1, *array.shape[2:])))
+    return tensor.long() if tensor.dtype == torch.int32 else tensor
+
+
+def normalised(advantage: Tensor) -> Tensor:
+    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
+
+def explained_variance(value: Array, target: Array) -> float:
+    """1 when values predict the returns, 0 when they say no more than their mean."""
+    spread = float(target.var())
+    return 1.0 - float((target - value).var()) / spread if spread > 0 else 0.0
+
+
+def learner(name: str, **arguments: Any) -> Algorithm:
+    """The algorithm called `name`."""
+    from manyhands.algos.a2c import A2C
+    from manyhands.algos.impala import Impala
+    from manyhands.algos.ppo import PPO
+    from manyhands.algos.reinforce import Reinforce
+
+    algorithms: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce, "impala": Impala}
+    made: Algorithm = algorithms[name](**arguments)
+    return made

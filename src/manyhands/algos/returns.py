@@ -1,0 +1,77 @@
+"""Returns and advantages: pure functions of arrays with axes [T, B].
+
+`next_value[t]` is V of the observation after step t: of the next one, of the final one where the episode was
+truncated there, and 0 where it terminated. `done` marks steps after which another episode begins.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float32]
+Bool = NDArray[np.bool_]
+
+
+def gae(
+    reward: Float, value: Float, next_value: Float, done: Bool, gamma: float, lambda_: float
+) -> Float:
+    """Generalised advantage estimation (Schulman et al. 2016).
+
+    A_t = sum_k (gamma lambda)^k delta_{t+k} up to the episode's end,
+    delta_t = r_t + gamma V(s_{t+1}) - V(s_t). With lambda = 1 it is the return minus the baseline.
+    """
+    advantage = reward + np.float32(gamma) * next_value - value
+    decay = np.float32(gamma * lambda_) * ~done
+    for t in range(len(reward) - 2, -1, -1):
+        advantage[t] += decay[t] * advantage[t + 1]
+    return advantage
+
+
+def vtrace(
+    log_ratio: Float,
+    reward: Float,
+    value: Float,
+    next_value: Float,
+    done: Bool,
+    gamma: float,
+    lambda_: float = 1.0,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+) -> tuple[Float, Float]:
+    """V-trace targets and policy-gradient advantages (Espeholt et al. 2018).
+
+    v_t = V_t + rho_t delta_t + gamma c_t (v_{t+1} - V_{t+1}), with rho and c the clipped ratios
+    pi / mu; the advantage is rho_t (r_t + gamma v_{t+1} - V_t).
+    """
+    ratio = np.exp(log_ratio)
+    rho = np.minimum(ratio, np.float32(rho_clip))
+    trace = np.float32(gamma * lambda_) * np.minimum(ratio, np.float32(c_clip)) * ~done
+    correction = rho * (reward + np.float32(gamma) * next_value - value)
+    for t in range(len(reward) - 2, -1, -1):
+        correction[t] += trace[t] * correction[t + 1]
+    target = value + correction
+    next_target = next_value.copy()
+    next_target[:-1] = np.where(done[:-1], next_value[:-1], target[1:])
+    return target, rho * (reward + np.float32(gamma) * next_target - value)
+
+
+def discounted(reward: Float, done: Bool, gamma: float) -> Float:
+    """R_t = r_t + gamma R_{t-1}, begun anew after every episode: the running sum behind reward scaling."""
+    running = reward.copy()
+    for t in range(1, len(reward)):
+        running[t] += np.float32(gamma) * running[t - 1] * ~done[t - 1]
+    return running
+
+
+def moments(
+    count: float, mean: NDArray[np.float64], square: NDArray[np.float64], rows: NDArray[np.floating]
+) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    """Count, mean and sum of squared deviations after more rows (Chan et al. 1979)."""
+    more = len(rows)
+    rows_mean = rows.mean(axis=0, dtype=np.float64)
+    rows_square = ((rows - rows_mean) ** 2).sum(axis=0, dtype=np.float64)
+    delta, total = rows_mean - mean, count + more
+    return (
+        total,
+        mean + delta * (more / total),
+        square + rows_square + delta**2 * (count * more / total),
+    )

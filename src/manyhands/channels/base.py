@@ -1,0 +1,183 @@
+"""What flows between an executor and its workers, and the two halves of every channel.
+
+The executor asks for rollouts by orders, and orders are also the flow control: a worker makes nothing that
+was not ordered, so what is in flight is bounded by what the executor asked for.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from manyhands import wire
+from manyhands.config import EnvConfig
+from manyhands.errors import WireError
+from manyhands.experience import Array, Layout, ShardState, Trajectory
+from manyhands.policy import ActionSpec, NetSpec, Weights
+
+NEWEST = -1
+"""As an order's version: whatever is newest when the rollout begins."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that a worker must know before it can play. Data, never code."""
+
+    env: EnvConfig
+    spec: NetSpec
+    layout: Layout
+    seed: int
+
+    def to_message(self) -> wire.Message:
+        layout = {
+            "steps": self.layout.steps,
+            "lanes": self.layout.lanes,
+            "obs_shape": list(self.layout.obs_shape),
+            "obs_dtype": self.layout.obs_dtype,
+            "columns": list(self.layout.columns),
+            "action": self.layout.action.to_json(),
+        }
+        meta = {
+            "env": asdict(self.env),
+            "spec": self.spec.to_json(),
+            "layout": layout,
+            "seed": self.seed,
+        }
+        return wire.Message("task", self.spec.schema, meta)
+
+    @classmethod
+    def from_message(cls, message: wire.Message) -> "Task":
+        try:
+            layout = dict(message.meta["layout"])
+            layout["action"] = ActionSpec.from_json(layout["action"])
+            layout["obs_shape"] = tuple(layout["obs_shape"])
+            layout["columns"] = tuple(layout["columns"])
+            return cls(
+                env=EnvConfig(**message.meta["env"]),
+                spec=NetSpec.from_json(message.meta["spec"]),
+                layout=Layout(**layout),
+                seed=int(message.meta["seed"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"not a task: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class Order:
+    """Play one rollout of a shard. `start` tells a worker that does not hold the shard where it stands."""
+
+    shard: int
+    sequence: int
+    version: int
+    start: ShardState | None = None
+
+    def to_message(self) -> wire.Message:
+        meta: dict[str, Any] = {"shard": self.shard, "sequence": self.sequence, "version": self.version}
+        arrays: dict[str, Array] = {}
+        if self.start is not None:
+            states, arrays = wire.pack_states({self.shard: self.start})
+            meta.update(states)
+        return wire.Message("order", "", meta, arrays)
+
+    @classmethod
+    def from_message(cls, message: wire.Message) -> "Order":
+        try:
+            numbers = {name: int(message.meta[name]) for name in ("shard", "sequence", "version")}
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"not an order: {error!r}") from error
+        order = cls(**numbers)
+        if "shards" not in message.meta:
+            return order
+        return replace(order, start=wire.unpack_states(message.meta, message.arrays).get(order.shard))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An environment misbehaved in a lane. The lane goes on with a new environment unless `fatal`."""
+
+    worker: str
+    shard: int
+    lane: int
+    episode: int
+    seed: int
+    text: str  # a traceback, or one line when fatal
+    fatal: bool = False
+
+    def to_message(self) -> wire.Message:
+        return wire.Message("fault", "", asdict(self))
+
+    @classmethod
+    def from_message(cls, message: wire.Message) -> "Fault":
+        try:
+            return cls(**message.meta)
+        except TypeError as error:
+            raise WireError(f"not a fault report: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that the user should read and that changes nothing."""
+
+    worker: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker is gone and has been replaced by one that knows nothing of the shards; `orders` are undone."""
+
+    worker: str
+    reason: str
+    shards: tuple[int, ...]
+    orders: tuple[Order, ...]
+    culprit: tuple[int, int] | None = None  # the shard and lane whose environment brought it down
+
+
+Event = Trajectory | Fault | Notice | Lost
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """A worker as the executor sees it."""
+
+    name: str
+    steps: int
+    quiet: float  # seconds since it last made progress
+    busy: bool
+
+
+class ExecutorChannel(Protocol):
+    """The executor's half."""
+
+    def publish(self, weights: Weights) -> None:
+        """Make a version available to every worker. At least the last three stay available."""
+
+    def order(self, order: Order) -> None:
+        """Ask for a rollout of a shard. At most two of one shard may be unacknowledged."""
+
+    def receive(self, timeout: float) -> Event | None:
+        """The next thing that happened, or None after `timeout` seconds."""
+
+    def ack(self, trajectory: Trajectory) -> None:
+        """The learner is done with it; its memory may be used again."""
+
+    def workers(self) -> list[WorkerStatus]: ...
+
+    def finish(self, reason: str) -> None:
+        """End every worker and free everything. May be called twice."""
+
+
+class WorkerChannel(Protocol):
+    """The worker's half."""
+
+    def task(self) -> Task: ...
+
+    def next_order(self) -> Order | None:
+        """Waits; None when the run is over."""
+
+    def weights(self, version: int) -> Weights: ...
+
+    def arrays(self, order: Order) -> dict[str, Array]:
+        """Where to write the rollout."""
+
+    def send(self, trajectory: Trajectory) -> None: ...
+
+    def report(self, fault: Fault | Notice) -> None: ...

@@ -1,0 +1,63 @@
+"""The channel without a second process: an order is played when its trajectory is asked for."""
+
+from collections import deque
+
+from threadpoolctl import threadpool_limits
+
+from manyhands.channels.base import NEWEST, Event, Fault, Notice, Order, Task, WorkerStatus
+from manyhands.collect.collector import Collector
+from manyhands.envs.make import MakeEnv
+from manyhands.experience import Trajectory
+from manyhands.policy import Weights
+
+VERSIONS = 3
+
+
+class InlineChannel:
+    """Plays in the executor's own process. Slower than workers, and the one to debug with."""
+
+    name = "inline"
+
+    def __init__(self, task: Task, callable_env: MakeEnv | None = None) -> None:
+        # One BLAS thread: small products gain nothing from more, and their bits must not depend on it.
+        self.blas = threadpool_limits(1, "blas")
+        self.layout = task.layout
+        self.collector = Collector(task, self.name, self._report, callable_env)
+        self.orders: deque[Order] = deque()
+        self.events: deque[Fault | Notice] = deque()
+        self.versions: dict[int, Weights] = {}
+        self.newest = NEWEST
+        self.steps = 0
+
+    def _report(self, event: Fault | Notice) -> None:
+        self.events.append(event)
+
+    def publish(self, weights: Weights) -> None:
+        self.versions[weights.version] = weights
+        self.newest = weights.version
+        for version in sorted(self.versions)[:-VERSIONS]:
+            del self.versions[version]
+
+    def order(self, order: Order) -> None:
+        self.orders.append(order)
+
+    def receive(self, timeout: float) -> Event | None:
+        if self.events:
+            return self.events.popleft()
+        if not self.orders:
+            return None
+        order = self.orders.popleft()
+        version = self.newest if order.version == NEWEST else order.version
+        trajectory = self.collector.collect(order, self.versions[version], self.layout.allocate())
+        self.steps += trajectory.steps
+        return trajectory
+
+    def ack(self, trajectory: Trajectory) -> None:
+        """Every rollout has memory of its own here."""
+
+    def workers(self) -> list[WorkerStatus]:
+        return [WorkerStatus(self.name, self.steps, 0.0, bool(self.orders))]
+
+    def finish(self, reason: str) -> None:
+        self.collector.close()
+        self.blas.restore_original_limits()

@@ -1,0 +1,280 @@
+"""Plays a policy in a shard of lanes and fills a trajectory. Knows nothing of where it runs."""
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from manyhands.channels.base import Fault, Notice, Order, Task
+from manyhands.collect.streams import action_stream, env_seed
+from manyhands.envs import make as envs
+from manyhands.errors import EnvError
+from manyhands.experience import Array, LaneState, ShardState, Trajectory
+from manyhands.nets.build import Actor, actor
+from manyhands.policy import Weights
+
+TRIES = 3
+"""How often in a row an environment may fail to begin an episode."""
+
+Report = Callable[[Fault | Notice], None]
+
+
+class Lane:
+    """One environment and its position in its random streams."""
+
+    def __init__(self, task: Task, index: int, make_env: Callable[[], envs.Env]) -> None:
+        self.task = task
+        self.index = index  # among all lanes of the run
+        self.make_env = make_env
+        self.env = make_env()
+        self.episode = -1
+        self.total = 0.0
+        self.length = 0
+        self.rng: np.random.Generator
+
+    @property
+    def seed(self) -> int:
+        return env_seed(self.task.seed, self.index, self.episode)
+
+    def begin(self, episode: int) -> Any:
+        """Starts an episode and returns its first observation."""
+        self.episode = episode
+        self.total, self.length = 0.0, 0
+        self.rng = action_stream(self.task.seed, self.index, episode)
+        obs, _ = self.env.reset(seed=self.seed)
+        return obs
+
+    def rebuild(self) -> None:
+        """A new environment in place of one that failed; the old one may fail at closing, too."""
+        try:
+            self.env.close()
+        except Exception as error:
+            failure = error  # noqa: F841 - its crash was reported already, this adds nothing
+        self.env = self.make_env()
+
+
+class Shard:
+    """A fixed group of lanes. The forward pass always has this batch shape, so its bits are always the same."""
+
+    def __init__(
+        self,
+        task: Task,
+        index: int,
+        worker: str,
+        report: Report,
+        callable_env: envs.MakeEnv | None = None,
+        progress: memoryview | None = None,
+    ) -> None:
+        self.task, self.layout = task, task.layout
+        self.index, self.worker, self.report = index, worker, report
+        self.progress = progress if progress is not None else memoryview(bytearray(32)).cast("q")
+        lanes = self.layout.lanes
+        self.lanes = [
+            Lane(task, index * lanes + i, lambda: envs.make(task.env, callable_env)) for i in range(lanes)
+        ]
+        env = self.lanes[0].env
+        spaces = envs.describe(env, self.layout.action.squash)
+        if (spaces.obs.shape, spaces.action) != (self.layout.obs_shape, self.layout.action):
+            raise EnvError(f"{task.env.id} has other spaces here than where the run was started")
+        self.encode = envs.encoder(env.observation_space, spaces.obs)
+        self.decode = envs.decoder(env.action_space, self.layout.action)
+        self.obs = np.zeros((lanes, *self.layout.obs_shape), self.layout.obs_dtype)
+        self.sequence = 0
+        for lane in range(lanes):
+            self._begin(lane, 0)
+
+    def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
+        """One rollout of `layout.steps` steps in every lane, written into `out`."""
+        started = time.perf_counter()
+        layout, action_spec = self.layout, self.layout.action
+        actor.load(weights.vector)
+        log_std = np.zeros(1, np.float32)
+        if action_spec.kind == "gaussian":
+            log_std = actor.forward(self.obs, "log_std")
+        outputs = np.empty((layout.steps, layout.lanes, action_spec.outputs), np.float32)
+        noise = np.empty_like(outputs)
+        for i, lane in enumerate(self.lanes):
+            noise[:, i] = action_spec.noise(lane.rng, layout.steps)
+        self.finals, self.episodes = 0, 0
+        for t in range(layout.steps):
+            out["obs"][t] = self.obs
+            outputs[t] = actor.forward(self.obs, "policy")
+            action = action_spec.choose(outputs[t], log_std, noise[t])
+            out["action"][t] = action
+            self._step(t, self.decode(action), out, noise)
+        out["last_obs"][...] = self.obs
+        out["episode"][...] = [lane.episode for lane in self.lanes]
+        if "logp" in layout.columns:
+            out["logp"][...] = action_spec.log_prob(outputs, log_std, out["action"])
+        self._check_finite(out)
+        self.sequence = sequence + 1
+        return Trajectory.from_arrays(
+            out,
+            layout.columns,
+            self.finals,
+            self.episodes,
+            shard=self.index,
+            sequence=sequence,
+            version=weights.version,
+            maker=self.worker,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _step(self, t: int, actions: list[Any], out: dict[str, Array], noise: Array) -> None:
+        """Steps every lane once; an environment that raises is replaced and its episode cut."""
+        progress, encode, rows = self.progress, self.encode, self.obs
+        reward_row, terminated_row, truncated_row = (
+            out[name][t] for name in ("reward", "terminated", "truncated")
+        )
+        for i, lane in enumerate(self.lanes):
+            progress[0] = i
+            try:
+                obs, reward, terminated, truncated, _ = lane.env.step(actions[i])
+            except Exception:
+                self._fault(i, traceback.format_exc())
+                lane.rebuild()
+                terminated_row[i], truncated_row[i], reward_row[i] = False, True, 0.0
+                self._end(t, i, True, out, noise)
+                continue
+            try:
+                reward_row[i] = reward
+                encode(obs, rows[i])
+            except (EnvError, TypeError, ValueError) as error:
+                self._fail(i, str(error) if isinstance(error, EnvError) else f"its reward is {reward!r}")
+            cut = truncated and not terminated
+            terminated_row[i], truncated_row[i] = terminated, cut
+            lane.total += float(reward)
+            lane.length += 1
+            if terminated or cut:
+                self._end(t, i, cut, out, noise)
+        progress[1] += len(self.lanes)
+
+    def _end(self, t: int, i: int, cut: bool, out: dict[str, Array], noise: Array) -> None:
+        """Books a finished episode and begins the lane's next one."""
+        lane = self.lanes[i]
+        if cut:
+            out["final_obs"][self.finals] = self.obs[i]
+            out["final_at"][self.finals] = t, i
+            self.finals += 1
+        if lane.length:
+            out["episode_return"][self.episodes] = lane.total
+            out["episode_length"][self.episodes] = lane.length
+            self.episodes += 1
+        self._begin(i, lane.episode + 1)
+        rest = self.layout.steps - t - 1
+        if rest:
+            noise[t + 1 :, i] = self.layout.action.noise(lane.rng, rest)
+
+    def _begin(self, i: int, episode: int) -> None:
+        lane = self.lanes[i]
+        self.progress[0] = i
+        for attempt in range(TRIES):
+            try:
+                obs = lane.begin(episode)
+                break
+            except Exception as error:
+                if attempt == TRIES - 1:
+                    self._fail(i, f"reset failed {TRIES} times: {type(error).__name__}: {error}")
+                self._fault(i, traceback.format_exc())
+                lane.rebuild()
+        try:
+            self.encode(obs, self.obs[i])
+        except EnvError as error:
+            self._fail(i, f"on reset {error}")
+
+    def restore(self, state: ShardState) -> None:
+        """Puts every lane where `state` says, by playing its actions again; says where that was impossible."""
+        restarted = [i for i, lane_state in enumerate(state.lanes) if not self._replay(i, lane_state)]
+        self.sequence = state.sequence
+        if restarted and state.sequence:
+            lanes = ", ".join(str(self.lanes[i].index) for i in restarted)
+            self.report(
+                Notice(
+                    self.worker,
+                    f"{self.task.env.id} cannot be restarted exactly; "
+                    f"episodes in flight begin anew in lanes {lanes}",
+                )
+            )
+
+    def _replay(self, i: int, state: LaneState) -> bool:
+        """True when the lane stands where `state` says; else it has begun the episode after it."""
+        lane, count = self.lanes[i], len(state.actions)
+        self._begin(i, state.episode)
+        try:
+            for action in state.actions:
+                self.progress[1] += 1
+                obs, reward, terminated, truncated, _ = lane.env.step(self.decode(action[None])[0])
+                self.encode(obs, self.obs[i])
+                lane.total += float(reward)
+                lane.length += 1
+                if terminated or truncated:
+                    break
+        except Exception:
+            self._fault(i, traceback.format_exc())
+            lane.rebuild()
+        same = not count or (lane.length == count and np.array_equal(self.obs[i], state.obs))
+        if state.lost or not same:
+            self._begin(i, state.episode + 1)
+            return False
+        if count:
+            self.layout.action.noise(lane.rng, count)
+        return True
+
+    def _fault(self, i: int, text: str) -> None:
+        lane = self.lanes[i]
+        self.report(Fault(self.worker, self.index, lane.index, lane.episode, lane.seed, text))
+
+    def _fail(self, i: int, what: str) -> None:
+        lane = self.lanes[i]
+        raise EnvError(
+            f"{self.task.env.id} broke its contract: {what} "
+            f"(lane {lane.index}, episode {lane.episode}, step {lane.length}, seed {lane.seed})"
+        )
+
+    def _check_finite(self, out: dict[str, Array]) -> None:
+        """Once per rollout, because it costs as much as a forward pass."""
+        checks = (("obs", "observation", 1), ("last_obs", "observation", 0), ("reward", "reward", 1))
+        for name, word, lane_axis in checks:
+            finite = np.isfinite(out[name])
+            if not finite.all():
+                self._fail(int(np.argwhere(~finite)[0][lane_axis]), f"its {word} is not finite")
+
+    def close(self) -> None:
+        for lane in self.lanes:
+            lane.env.close()
+
+
+class Collector:
+    """Plays orders for any number of shards of one task."""
+
+    def __init__(
+        self,
+        task: Task,
+        worker: str,
+        report: Report,
+        callable_env: envs.MakeEnv | None = None,
+        progress: memoryview | None = None,
+    ) -> None:
+        self.task, self.worker, self.report = task, worker, report
+        self.callable_env, self.progress = callable_env, progress
+        self.actor = actor(task.spec)
+        self.shards: dict[int, Shard] = {}
+
+    def collect(self, order: Order, weights: Weights, out: dict[str, Array]) -> Trajectory:
+        shard = self.shards.get(order.shard)
+        if shard is None:
+            shard = Shard(
+                self.task, order.shard, self.worker, self.report, self.callable_env, self.progress
+            )
+            self.shards[order.shard] = shard
+        if order.start is not None:
+            shard.restore(order.start)
+        if shard.sequence != order.sequence:
+            raise ValueError(f"shard {order.shard} stands at {shard.sequence}, not {order.sequence}")
+        return shard.play(self.actor, weights, out, order.sequence)
+
+    def close(self) -> None:
+        for shard in self.shards.values():
+            shard.close()

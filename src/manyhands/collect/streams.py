@@ -1,0 +1,29 @@
+"""Random streams that depend on (seed, lane, episode) alone, so that it never matters who plays a lane."""
+
+import numpy as np
+
+_MASK = 2**64 - 1
+
+
+def mix(*words: int) -> int:
+    """A 64-bit number from whole numbers: splitmix64 (Steele et al. 2014) over each in turn."""
+    state = 0
+    for word in words:
+        state = (state ^ (word & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return state
+
+
+ENV, ACTION, TEST, LEARN, INIT = range(5)
+"""What a stream is for."""
+
+
+def env_seed(seed: int, lane: int, episode: int) -> int:
+    """31 bits, because some simulators take no more."""
+    return mix(seed, ENV, lane, episode) >> 33
+
+
+def action_stream(seed: int, lane: int, episode: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(mix(seed, ACTION, lane, episode)))

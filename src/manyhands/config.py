@@ -1,0 +1,395 @@
+"""Every setting and its default, in one place. A config is checked when it is made, then trusted.
+
+A setting is addressed as `section.name`, in recipes, in `config.yaml` and with `--set algo.gamma=0.99`.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import yaml
+
+from manyhands.errors import UsageError, near
+
+T = TypeVar("T")
+Mode = Literal["sync", "pipelined", "async"]
+
+
+def _require(holds: bool, name: str, value: Any, allowed: str) -> None:
+    if not holds:
+        raise UsageError(f"{name} is {value!r}; it must be {allowed}")
+
+
+def _positive(section: object, prefix: str, *names: str) -> None:
+    for name in names:
+        value = getattr(section, name)
+        _require(math.isfinite(value) and value > 0, f"{prefix}.{name}", value, "greater than 0")
+
+
+def _not_negative(section: object, prefix: str, *names: str) -> None:
+    for name in names:
+        value = getattr(section, name)
+        _require(math.isfinite(value) and value >= 0, f"{prefix}.{name}", value, "0 or more")
+
+
+def _unit(section: object, prefix: str, *names: str) -> None:
+    for name in names:
+        value = getattr(section, name)
+        _require(0 <= value <= 1, f"{prefix}.{name}", value, "between 0 and 1")
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which environment to play."""
+
+    id: str = "CartPole-v1"
+    """A Gymnasium id, or `module:callable` that returns an environment."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments for making it, such as {is_slippery: false}."""
+
+
+@dataclass(frozen=True)
+class NetConfig:
+    """The network. Policy and value are separate unless `shared`."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Sizes of the dense layers (after the convolutions, for images)."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """tanh bounds the features; Andrychowicz et al. 2021 find it better than relu for on-policy learning."""
+    shared: bool = False
+    """One trunk for policy and value (always so for the convolutions)."""
+    normalise: bool = False
+    """Shift and scale observations by their running mean and deviation."""
+    log_std: float = 0.0
+    """Where a gaussian policy's log standard deviation starts."""
+    squash: bool = False
+    """Bounded continuous actions through tanh instead of clipping."""
+
+    def __post_init__(self) -> None:
+        ok = all(isinstance(size, int) and 0 < size <= 65536 for size in self.hidden)
+        _require(ok, "net.hidden", list(self.hidden), "a list of sizes such as [64, 64]")
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """How experience is made. The result depends on these, never on the number of workers."""
+
+    shards: int = 2
+    """Groups of lanes; a shard is always played by one worker, so at most this many workers help."""
+    lanes: int = 8
+    """Environments in one shard, stepped together."""
+    steps: int = 128
+    """Steps per lane in one rollout."""
+
+    def __post_init__(self) -> None:
+        _positive(self, "collect", "shards", "lanes", "steps")
+
+    @property
+    def batch(self) -> int:
+        """Environment steps between two updates of the weights."""
+        return self.shards * self.lanes * self.steps
+
+
+@dataclass(frozen=True)
+class AlgoConfig:
+    """What the on-policy algorithms share."""
+
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    """Discount of future rewards."""
+    gae_lambda: float = 0.95
+    """How far advantages look ahead before they trust the value estimate (Schulman et al. 2016)."""
+    entropy: float = 0.0
+    """Weight of the entropy bonus, against settling too early."""
+    value_weight: float = 0.5
+    max_grad_norm: float = 0.5
+    reward_scale: float = 1.0
+    """Rewards are multiplied by this before learning; values near 1 learn best."""
+    normalise_reward: bool = False
+    """Divide rewards by the running deviation of the discounted return."""
+    anneal: bool = False
+    """Let the learning rate fall linearly to 0 over `run.steps`."""
+    threads: int = 1
+    """Of the learner. Part of the result: another number sums in another order."""
+
+    def __post_init__(self) -> None:
+        _positive(self, "algo", "learning_rate", "max_grad_norm", "reward_scale", "threads")
+        _not_negative(self, "algo", "entropy", "value_weight")
+        _unit(self, "algo", "gamma", "gae_lambda")
+
+
+@dataclass(frozen=True)
+class PpoConfig(AlgoConfig):
+    """Proximal policy optimisation (Schulman et al. 2017)."""
+
+    epochs: int = 4
+    """Passes over each batch."""
+    minibatch: int = 256
+    clip: float = 0.2
+    """How far the probability of an action may move in one batch."""
+    target_kl: float = 0.0
+    """Stop the epochs once the policy has moved this far; 0 never stops."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive(self, "algo", "epochs", "minibatch", "clip")
+        _not_negative(self, "algo", "target_kl")
+
+
+@dataclass(frozen=True)
+class A2cConfig(AlgoConfig):
+    """Advantage actor-critic (Mnih et al. 2016): one step along the gradient of each short batch."""
+
+    learning_rate: float = 7e-4
+    gae_lambda: float = 1.0
+    normalise_advantage: bool = False
+
+
+@dataclass(frozen=True)
+class ReinforceConfig(AlgoConfig):
+    """REINFORCE with a baseline (Williams 1992): returns to the episode's end, one policy step a batch."""
+
+    learning_rate: float = 1e-3
+    gae_lambda: float = 1.0
+    baseline_epochs: int = 4
+    """Passes of the value network over each batch; the policy takes one."""
+    minibatch: int = 512
+    normalise_advantage: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive(self, "algo", "baseline_epochs", "minibatch")
+
+
+@dataclass(frozen=True)
+class ImpalaConfig(AlgoConfig):
+    """IMPALA (Espeholt et al. 2018): actor-critic that corrects for old weights by V-trace."""
+
+    learning_rate: float = 6e-4
+    entropy: float = 0.01
+    gae_lambda: float = 1.0
+    """V-trace's lambda."""
+    rho_clip: float = 1.0
+    c_clip: float = 1.0
+    minibatches: int = 4
+    """Steps along the gradient per batch, each on a part of the lanes."""
+    normalise_advantage: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive(self, "algo", "rho_clip", "c_clip", "minibatches")
+
+
+ALGORITHMS: dict[str, type[AlgoConfig]] = {
+    "ppo": PpoConfig,
+    "a2c": A2cConfig,
+    "reinforce": ReinforceConfig,
+    "impala": ImpalaConfig,
+}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How a run is carried out."""
+
+    algo: str = "ppo"
+    workers: int = -1
+    """Worker processes; 0 plays inside this process, -1 takes one per core but no more than shards."""
+    mode: Mode = "pipelined"
+    """sync: no core works while another learns, lag 0. pipelined: the next batch is made while this one is
+    learned, lag exactly 1. async: take what is there, lag bounded, not reproducible."""
+    seed: int = 0
+    steps: int = 1_000_000
+    """Stop after this many environment steps at the latest."""
+    until: Literal["solved", "steps"] = "solved"
+    """Stop when solved, or use all the steps."""
+    solved_at: float | None = None
+    """Mean test return that counts as solved; by default the environment's own threshold."""
+    test_every: int = 20_000
+    """Environment steps between two tests of the greedy policy."""
+    test_episodes: int = 100
+    """Episodes of a whole test; a hopeless one is stopped early."""
+    margin: float = 2.0
+    """How many standard errors a test must lie above `solved_at` before training stops, so that an agent
+    that passed by luck goes on learning."""
+    checkpoint_every: float = 10.0
+    """Seconds between two checkpoints."""
+    max_lag: int = 4
+    """async: trajectories older than this many versions are dropped, and counted."""
+    max_faults: int = 20
+    """Crashes of environments or workers that a run survives."""
+    hang_timeout: float = 60.0
+    """Seconds that one environment step may take before its worker is replaced."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.algo in ALGORITHMS,
+            "run.algo",
+            self.algo,
+            f"one of {', '.join(ALGORITHMS)}{near(self.algo, ALGORITHMS)}",
+        )
+        _require(self.workers >= -1, "run.workers", self.workers, "0 (inline) or more")
+        _require(self.workers <= 1024, "run.workers", self.workers, "at most 1024")
+        _require(0 <= self.seed < 2**63, "run.seed", self.seed, "between 0 and 2^63")
+        _positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout")
+        _not_negative(self, "run", "margin", "checkpoint_every", "max_lag", "max_faults")
+        if self.solved_at is not None:
+            _require(math.isfinite(self.solved_at), "run.solved_at", self.solved_at, "a number")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole of a run's settings."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    net: NetConfig = field(default_factory=NetConfig)
+    collect: CollectConfig = field(default_factory=CollectConfig)
+    algo: AlgoConfig = field(default_factory=PpoConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Config":
+        """From nested mappings, as in a YAML file; unknown names and wrong types are refused by name."""
+        sections = {f.name for f in dataclasses.fields(cls)}
+        for name, section in plain.items():
+            if name not in sections:
+                raise UsageError(
+                    f"there is no section {name!r}; sections are {', '.join(sorted(sections))}{near(name, sections)}"
+                )
+            if not isinstance(section, Mapping):
+                raise UsageError(f"section {name!r} must hold settings, not {section!r}")
+        run = _build(RunConfig, plain.get("run", {}), "run")
+        return cls(
+            env=_build(EnvConfig, plain.get("env", {}), "env"),
+            net=_build(NetConfig, plain.get("net", {}), "net"),
+            collect=_build(CollectConfig, plain.get("collect", {}), "collect"),
+            algo=_build(ALGORITHMS[run.algo], plain.get("algo", {}), "algo"),
+            run=run,
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        plain = asdict(self)
+        plain["net"]["hidden"] = list(self.net.hidden)
+        return plain
+
+
+def _build(cls: type[T], values: Mapping[str, Any], section: str) -> T:
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    others = f"; there are {', '.join(sorted(known))}"
+    for name in values:
+        if name not in known:
+            raise UsageError(
+                f"there is no setting {section}.{name}{near(str(name), known) or others}"
+            )
+    return cls(**{name: _convert(hints[name], value, f"{section}.{name}") for name, value in values.items()})
+
+
+def _convert(hint: Any, value: Any, name: str) -> Any:
+    """`value` as the type `hint`; numbers may be whole where fractions are asked for, not the reverse."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _convert(next(a for a in arguments if a is not type(None)), value, name)
+    if origin is Literal:
+        _require(value in arguments, name, value, f"one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple:
+        _require(isinstance(value, list | tuple), name, value, "a list")
+        return tuple(_convert(arguments[0], item, name) for item in value)
+    if origin is dict:
+        _require(isinstance(value, Mapping), name, value, "a mapping such as {key: value}")
+        return dict(value)
+    if isinstance(value, str) and hint in (int, float):
+        try:  # YAML reads 1e-3 (without a dot) as text
+            value = float(value)
+        except ValueError:
+            pass
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    _require(type(value) is hint, name, value, words[hint])
+    return value
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings over one another; later ones win."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if isinstance(value, Mapping) and isinstance(result.get(key), Mapping) and key != "kwargs":
+                result[key] = merge(result[key], value)
+            else:
+                result[key] = value
+    return result
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`algo.learning_rate=3e-4` as {"algo": {"learning_rate": 3e-4}}."""
+    path, equals, value = text.partition("=")
+    section, dot, name = path.strip().partition(".")
+    if not (equals and dot and section and name) or "." in name:
+        raise UsageError(f"--set {text!r} is not of the form section.name=value, such as algo.gamma=0.99")
+    try:
+        return {section: {name: yaml.safe_load(value)}}
+    except yaml.YAMLError as error:
+        raise UsageError(f"--set {text!r}: the value cannot be read") from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        plain = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if plain is None:
+        return {}
+    if not isinstance(plain, dict):
+        raise UsageError(f"{path} must hold sections such as env, algo, run")
+    return plain
+
+
+def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
+    """The tuned settings for an environment, or none. Without `algo`, its favourite algorithm's.
+
+    The environment's name stands before the version, so that `CartPole-v1` uses `CartPole.yaml`.
+    """
+    file = resources.files("manyhands.recipes") / f"{env_id.rpartition('/')[2].rpartition('-v')[0]}.yaml"
+    if ":" in env_id or not file.is_file():
+        return {}
+    plain: dict[str, Any] = yaml.safe_load(file.read_text())
+    algo = algo or plain["favourite"]
+    return merge(plain.get("all", {}), plain.get(algo, {}), {"run": {"algo": algo}})
+
+
+GENERAL = {"net": {"normalise": True}, "algo": {"normalise_reward": True}}
+"""For environments without a recipe: unknown scales are measured instead of assumed."""
+
+
+def resolve(
+    env_id: str,
+    algo: str | None = None,
+    file: Path | None = None,
+    overrides: tuple[Mapping[str, Any], ...] = (),
+) -> Config:
+    """Recipe (or general settings), then the config file, then overrides; later ones win."""
+    given = merge(read_yaml(file) if file else {}, *overrides)
+    if algo is None:
+        algo = given.get("run", {}).get("algo") if isinstance(given.get("run"), Mapping) else None
+    base: Mapping[str, Any] = {}
+    if algo is None or algo in ALGORITHMS:
+        base = recipe(env_id, algo) or GENERAL
+    named: dict[str, Any] = {"env": {"id": env_id}}
+    if algo is not None:
+        named["run"] = {"algo": algo}
+    return Config.from_plain(merge(base, given, named))

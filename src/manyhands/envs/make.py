@@ -1,0 +1,204 @@
+"""Environments: making any Gymnasium one, and describing its spaces as plain data."""
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.error import Error as GymnasiumError
+
+from manyhands.config import EnvConfig
+from manyhands.errors import EnvError, UsageError, near
+from manyhands.experience import Array
+from manyhands.policy import ActionSpec
+
+Env = gymnasium.Env[Any, Any]
+MakeEnv = Callable[..., Env]
+
+
+def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -> Env:
+    """The environment that `config` names, or the one that `callable_env` makes."""
+    arguments = {**config.kwargs, **extra}
+    if callable_env is None and _is_callable_path(config.id):
+        callable_env = _import_callable(config.id)
+    if callable_env is not None:
+        env = callable_env(**arguments)
+        if not isinstance(env, gymnasium.Env):
+            raise UsageError(
+                f"{config.id} returned {type(env).__name__}, not a gymnasium.Env; "
+                "return an environment that has Gymnasium's reset and step"
+            )
+        return env
+    try:
+        # The collector checks every observation itself; Gymnasium's checker would only slow it down.
+        return gymnasium.make(config.id, disable_env_checker=True, **arguments)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{config.id} needs the module {error.name!r}, which is not installed") from error
+    except GymnasiumError as error:
+        raise UsageError(_unknown(config.id, error)) from error
+    except TypeError as error:
+        raise UsageError(f"{config.id} does not accept {arguments}: {error}") from error
+
+
+def _is_callable_path(env_id: str) -> bool:
+    """`module:callable` is ours, `module:Name-v0` is Gymnasium's."""
+    return ":" in env_id and not re.search(r"-v\d+$", env_id)
+
+
+def _import_callable(path: str) -> MakeEnv:
+    module_name, _, name = path.partition(":")
+    try:
+        found = importlib.import_module(module_name)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"cannot import the environment {path!r}: {error}") from error
+    if not callable(found):
+        raise UsageError(f"{path!r} is {type(found).__name__}, not a callable that returns an environment")
+    made: MakeEnv = found
+    return made
+
+
+def _unknown(env_id: str, error: GymnasiumError) -> str:
+    known = [name for name in gymnasium.registry if "/" not in name]
+    if env_id in gymnasium.registry:
+        return f"cannot make {env_id}: {' '.join(str(error).split())}"
+    hint = near(env_id, known) or "; give a Gymnasium id such as LunarLander-v3, or module:callable"
+    return f"there is no environment {env_id!r}{hint}"
+
+
+@dataclass(frozen=True)
+class ObsSpec:
+    """Observations as they are stored: one array of `shape` and `dtype` per lane and step."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    image: Literal["", "hwc", "chw"] = ""
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """An environment's two spaces as plain data, and the mean return at which it calls itself solved."""
+
+    obs: ObsSpec
+    action: ActionSpec
+    threshold: float | None
+
+
+def describe(env: Env, squash: bool = False) -> Spaces:
+    threshold = env.spec.reward_threshold if env.spec is not None else None
+    return Spaces(_obs_spec(env.observation_space), _action_spec(env.action_space, squash), threshold)
+
+
+def _obs_spec(space: spaces.Space[Any]) -> ObsSpec:
+    if isinstance(space, spaces.Box) and len(space.shape) == 3 and min(space.shape[:2]) > 1:
+        channels_first = space.shape[0] < space.shape[2]
+        dtype = "|u1" if space.dtype == np.uint8 else "<f4"
+        return ObsSpec(space.shape, dtype, "chw" if channels_first else "hwc")
+    return ObsSpec((_flat_size(space, space),), "<f4")
+
+
+def _flat_size(space: spaces.Space[Any], whole: spaces.Space[Any]) -> int:
+    match space:
+        case spaces.Box() | spaces.MultiBinary():
+            return int(np.prod(space.shape))
+        case spaces.Discrete():
+            return int(space.n)
+        case spaces.MultiDiscrete():
+            return int(space.nvec.sum())
+        case spaces.Dict():
+            return sum(_flat_size(part, whole) for part in space.spaces.values())
+        case spaces.Tuple():
+            return sum(_flat_size(part, whole) for part in space.spaces)
+    inside = "" if space is whole else f" inside {type(whole).__name__}"
+    raise UsageError(
+        f"observations of type {type(space).__name__}{inside} are not supported; "
+        "Box, Discrete, MultiBinary, MultiDiscrete, and Dict or Tuple of these are (use an ObservationWrapper)"
+    )
+
+
+def _action_spec(space: spaces.Space[Any], squash: bool) -> ActionSpec:
+    match space:
+        case spaces.Discrete():
+            return ActionSpec("categorical", (int(space.n),))
+        case spaces.MultiDiscrete() if space.nvec.ndim == 1:
+            return ActionSpec("categorical", tuple(int(n) for n in space.nvec))
+        case spaces.MultiBinary() if len(space.shape) == 1:
+            return ActionSpec("categorical", (2,) * space.shape[0])
+        case spaces.Box() if np.issubdtype(np.dtype(space.dtype), np.floating):
+            low, high = (tuple(map(float, bound.reshape(-1))) for bound in (space.low, space.high))
+            return ActionSpec("gaussian", (len(low),), low, high, squash)
+    raise UsageError(
+        f"actions of type {space} are not supported; Discrete, MultiDiscrete (one row), MultiBinary (one row) "
+        "and Box of floats are (use an ActionWrapper)"
+    )
+
+
+Encoder = Callable[[Any, Array], None]
+
+
+def encoder(space: spaces.Space[Any], spec: ObsSpec) -> Encoder:
+    """A function that writes an observation of `space` into one lane's row, checking it on the way."""
+    if isinstance(space, spaces.Box):
+        shape = space.shape
+        flat = spec.shape != shape
+
+        def write_box(obs: Any, row: Array) -> None:
+            try:
+                if obs.shape == shape and obs.dtype.kind in "fiub":
+                    row[...] = obs.reshape(-1) if flat else obs
+                    return
+            except AttributeError:
+                pass
+            raise EnvError(_mismatch(obs, space))
+
+        return write_box
+
+    if isinstance(space, spaces.Discrete):
+        count, start = int(space.n), int(space.start)
+
+        def write_discrete(obs: Any, row: Array) -> None:
+            try:
+                index = int(obs) - start
+            except (TypeError, ValueError):
+                raise EnvError(_mismatch(obs, space)) from None
+            if not 0 <= index < count:
+                raise EnvError(_mismatch(obs, space))
+            row[...] = 0.0
+            row[index] = 1.0
+
+        return write_discrete
+
+    def write_flat(obs: Any, row: Array) -> None:
+        if not space.contains(obs):
+            raise EnvError(_mismatch(obs, space))
+        row[...] = spaces.utils.flatten(space, obs)
+
+    return write_flat
+
+
+def _mismatch(obs: Any, space: spaces.Space[Any]) -> str:
+    if isinstance(obs, np.ndarray):
+        given = f"an array of shape {obs.shape} and dtype {obs.dtype}"
+    else:
+        given = f"{type(obs).__name__} {str(obs)[:60]}"
+    return f"it returned {given} where its observation space is {space}"
+
+
+def decoder(space: spaces.Space[Any], spec: ActionSpec) -> Callable[[Array], Any]:
+    """A function from stored actions [B, ...] to a list of what each lane's `step` takes."""
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        return lambda action: (action + start).tolist() if start else action.tolist()
+    if isinstance(space, spaces.MultiDiscrete):
+        offset = space.start
+        return lambda action: list((action + offset).astype(space.dtype))
+    if isinstance(space, spaces.MultiBinary):
+        return lambda action: list(action.astype(space.dtype))
+    shape, dtype = space.shape, space.dtype
+    assert shape is not None
+    return lambda action: list(spec.to_env(action).reshape(-1, *shape).astype(dtype, copy=False))

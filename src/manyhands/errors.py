@@ -1,0 +1,35 @@
+"""The errors that a user may meet. Each says in one line what was given, what is allowed, what to try."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ManyhandsError(Exception):
+    """Anything that manyhands reports without a traceback; `exit_code` is the process's."""
+
+    exit_code = 1
+
+
+class UsageError(ManyhandsError):
+    """A wrong call: an unknown name, an impossible number, an unsupported space."""
+
+    exit_code = 2
+
+
+class RunError(ManyhandsError):
+    """A run that could not go on or could not be read."""
+
+
+class EnvError(RunError):
+    """An environment that broke its own contract: NaN, a wrong shape, too many crashes."""
+
+
+class WireError(ManyhandsError):
+    """Bytes that are not a message of ours, or not the one that was expected."""
+
+
+def near(given: str, allowed: Iterable[str]) -> str:
+    """A hint such as `; did you mean LunarLander-v3?`, or nothing when no name is near."""
+    by_lower = {name.lower(): name for name in allowed}
+    matches = difflib.get_close_matches(given.lower(), by_lower, n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(by_lower[match] for match in matches)}?" if matches else ""

@@ -1,0 +1,172 @@
+"""What workers make: trajectories, the table of their arrays, and where every lane stands afterwards."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from manyhands.policy import ActionSpec
+
+Array = NDArray[Any]
+
+REPLAY_LIMIT = 20_000
+"""Steps of an unfinished episode that are remembered, so that it can be played again after a crash.
+A longer one is begun anew: remembering an endless episode would be a leak."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a trajectory."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return np.dtype(self.dtype).itemsize * prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The arrays that a shard fills in one rollout. T steps, B lanes; columns are [T, B, ...]."""
+
+    steps: int
+    lanes: int
+    obs_shape: tuple[int, ...]
+    obs_dtype: str
+    action: ActionSpec
+    columns: tuple[str, ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        time_lane = (self.steps, self.lanes)
+        return (
+            Field("obs", self.obs_dtype, (*time_lane, *self.obs_shape)),
+            Field("action", self.action.dtype, (*time_lane, *self.action.shape)),
+            Field("reward", "<f4", time_lane),
+            Field("terminated", "|b1", time_lane),
+            Field("truncated", "|b1", time_lane),
+            *(Field(name, "<f4", time_lane) for name in self.columns),
+            Field("last_obs", self.obs_dtype, (self.lanes, *self.obs_shape)),
+            Field("episode", "<i8", (self.lanes,)),
+            # At worst every step ends an episode; pages never written cost no memory.
+            Field("final_obs", self.obs_dtype, (prod(time_lane), *self.obs_shape)),
+            Field("final_at", "<i4", (prod(time_lane), 2)),
+            Field("episode_return", "<f8", (prod(time_lane),)),
+            Field("episode_length", "<i4", (prod(time_lane),)),
+        )
+
+    def allocate(self) -> dict[str, Array]:
+        return {field.name: np.empty(field.shape, field.dtype) for field in self.fields}
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """T steps of B lanes, all played by one version of the weights.
+
+    `obs[t]` is what the policy saw, `last_obs` what it would have seen next. Where `truncated[t, lane]`,
+    the episode was cut: `final_obs[i]` is its last observation, for the i with `final_at[i] == (t, lane)`.
+    """
+
+    shard: int
+    sequence: int  # counts the rollouts of this shard
+    version: int  # of the weights that played
+    maker: str
+    obs: Array  # [T, B, ...]
+    action: Array  # [T, B, ...]
+    reward: Array  # [T, B]
+    terminated: Array  # [T, B]
+    truncated: Array  # [T, B]
+    columns: Mapping[str, Array]  # each [T, B]
+    last_obs: Array  # [B, ...]
+    episode: Array  # [B], the number of the episode that each lane is in at the end
+    final_obs: Array  # [F, ...]
+    final_at: Array  # [F, 2]
+    episode_return: Array  # [E] of the episodes that ended here
+    episode_length: Array  # [E]
+    seconds: float = 0.0  # spent on playing
+
+    @property
+    def steps(self) -> int:
+        return int(self.reward.size)
+
+    @property
+    def done(self) -> Array:
+        return self.terminated | self.truncated
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, Array],
+        columns: tuple[str, ...],
+        finals: int,
+        episodes: int,
+        **header: Any,
+    ) -> "Trajectory":
+        """Wraps a filled `Layout`; the sparse arrays are cut to what was used."""
+        dense = ("obs", "action", "reward", "terminated", "truncated", "last_obs", "episode")
+        return cls(
+            **{name: arrays[name] for name in dense},
+            columns={name: arrays[name] for name in columns},
+            final_obs=arrays["final_obs"][:finals],
+            final_at=arrays["final_at"][:finals],
+            episode_return=arrays["episode_return"][:episodes],
+            episode_length=arrays["episode_length"][:episodes],
+            **header,
+        )
+
+
+@dataclass(frozen=True)
+class LaneState:
+    """Where a lane stands between two rollouts: its episode, and the actions played in it so far.
+
+    Episodes are seeded by (seed, lane, episode), so playing `actions` again leads to the same place in
+    any environment that is deterministic given its seed; `obs` is kept to check that it did.
+    """
+
+    episode: int
+    actions: Array  # [n, ...]
+    obs: Array
+    lost: bool = False  # longer than REPLAY_LIMIT: the actions are no longer all there
+
+    def after(self, trajectory: Trajectory, lane: int) -> "LaneState":
+        """This lane's state once `trajectory` is played."""
+        episode, obs = int(trajectory.episode[lane]), trajectory.last_obs[lane].copy()
+        played = trajectory.action[:, lane]
+        ends = np.flatnonzero(trajectory.done[:, lane])
+        if len(ends):
+            return LaneState(episode, played[ends[-1] + 1 :].copy(), obs)
+        if episode != self.episode:  # begun anew when the shard changed hands
+            return LaneState(episode, played.copy(), obs)
+        if self.lost or len(self.actions) + len(played) > REPLAY_LIMIT:
+            return LaneState(episode, played[:0].copy(), obs, lost=True)
+        return LaneState(episode, np.concatenate([self.actions, played]), obs)
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """Where a shard stands: the next rollout's number, and every lane."""
+
+    sequence: int
+    lanes: tuple[LaneState, ...]
+
+    @classmethod
+    def fresh(cls, layout: Layout) -> "ShardState":
+        nothing = np.empty((0, *layout.action.shape), layout.action.dtype)
+        unseen = np.zeros(layout.obs_shape, layout.obs_dtype)
+        return cls(0, tuple(LaneState(0, nothing, unseen) for _ in range(layout.lanes)))
+
+    def after(self, trajectory: Trajectory) -> "ShardState":
+        lanes = (state.after(trajectory, lane) for lane, state in enumerate(self.lanes))
+        return ShardState(trajectory.sequence + 1, tuple(lanes))
+
+    def skipping(self, lane: int) -> "ShardState":
+        """The same, but `lane` begins a new episode: the one in flight brought its process down."""
+        lanes = list(self.lanes)
+        culprit = lanes[lane]
+        lanes[lane] = LaneState(culprit.episode + 1, culprit.actions[:0], culprit.obs)
+        return ShardState(self.sequence, tuple(lanes))

@@ -1,0 +1,63 @@
+"""From settings and spaces to a NetSpec, and from a NetSpec to what acts."""
+
+from typing import Protocol
+
+from manyhands.config import NetConfig
+from manyhands.envs.make import ObsSpec, Spaces
+from manyhands.policy import Conv, Dense, Float32, Head, NetSpec
+
+
+class Actor(Protocol):
+    """A network that only goes forward."""
+
+    def load(self, vector: Float32) -> None: ...
+
+    def forward(self, obs: Float32, head_name: str) -> Float32: ...
+
+
+def actor(spec: NetSpec) -> Actor:
+    """NumPy for dense networks (faster, and no torch in the worker), torch for convolutions."""
+    if any(isinstance(layer, Conv) for layer in spec.trunk):
+        from manyhands.nets.torch_net import TorchActor
+
+        return TorchActor(spec)
+    from manyhands.nets.numpy_net import NumpyNet
+
+    return NumpyNet(spec)
+
+
+def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:
+    """A policy head and a value head, apart or on one trunk.
+
+    The policy's last layer starts small, so that the first policy is close to uniform
+    (Andrychowicz et al. 2021).
+    """
+    layers = tuple(Dense(size, config.activation) for size in config.hidden)
+    trunk: tuple[Dense | Conv, ...] = convolutions(spaces.obs) + layers
+    shared = config.shared or bool(spaces.obs.image)
+    apart = () if shared else layers
+    heads = [
+        Head("policy", spaces.action.outputs, apart, gain=0.01),
+        Head("value", 1, apart, gain=1.0),
+    ]
+    if spaces.action.kind == "gaussian":
+        heads.append(Head("log_std", spaces.action.outputs, gain=config.log_std, free=True))
+    return NetSpec(
+        input_shape=spaces.obs.shape,
+        heads=tuple(heads),
+        trunk=trunk if shared else (),
+        image=spaces.obs.image,
+        normalise=config.normalise and not spaces.obs.image,
+    )
+
+
+def convolutions(obs: ObsSpec) -> tuple[Conv, ...]:
+    """The three of Mnih et al. 2015 for screens; one small one for boards such as MinAtar's."""
+    if not obs.image:
+        return ()
+    height, width = obs.shape[1:] if obs.image == "chw" else obs.shape[:2]
+    if min(height, width) >= 36:
+        return (Conv(32, 8, 4), Conv(64, 4, 2), Conv(64, 3, 1))
+    return (Conv(16, min(3, height, width), 1),)
+
+

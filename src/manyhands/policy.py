@@ -1,0 +1,312 @@
+"""What an agent is: a network described as data, one vector of numbers, and how outputs become actions."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from manyhands.errors import UsageError
+
+Float32 = NDArray[np.float32]
+Activation = Literal["tanh", "relu", "none"]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A fully connected layer."""
+
+    size: int
+    activation: Activation = "tanh"
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution without padding over an image whose channels come first."""
+
+    channels: int
+    kernel: int
+    stride: int
+    activation: Activation = "relu"
+
+
+@dataclass(frozen=True)
+class Head:
+    """A named output with hidden layers of its own.
+
+    `gain` scales the initial weights of the output layer. A `free` head ignores the input: its value is
+    a plain vector of parameters that starts at `gain` (a Gaussian policy's log standard deviation).
+    """
+
+    name: str
+    size: int
+    hidden: tuple[Dense, ...] = ()
+    gain: float = 1.0
+    free: bool = False
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One array inside the flat vector: where it lies and how it starts."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    gain: float
+    kind: Literal["weight", "bias", "free", "mean", "scale"]
+
+    @property
+    def end(self) -> int:
+        return self.offset + prod(self.shape)
+
+
+@dataclass(frozen=True)
+class NetSpec:
+    """A network as plain data. Input -> trunk -> every head.
+
+    `image` says how a three-dimensional input lies: "hwc", "chw", or "" for vectors. With `normalise` the
+    input is shifted and scaled by running statistics, which travel at the end of the vector.
+    """
+
+    input_shape: tuple[int, ...]
+    heads: tuple[Head, ...]
+    trunk: tuple[Dense | Conv, ...] = ()
+    image: Literal["", "hwc", "chw"] = ""
+    normalise: bool = False
+
+    @property
+    def channels_first(self) -> tuple[int, int, int]:
+        a, b, c = self.input_shape
+        return (c, a, b) if self.image == "hwc" else (a, b, c)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Every parameter in vector order: trunk, heads, then the input statistics, which are not trained."""
+        found: list[Parameter] = []
+
+        def add(name: str, shape: tuple[int, ...], gain: float, kind: Any) -> None:
+            found.append(Parameter(name, shape, found[-1].end if found else 0, gain, kind))
+
+        def add_dense(name: str, size_in: int, size_out: int, gain: float) -> int:
+            add(f"{name}.weight", (size_in, size_out), gain, "weight")
+            add(f"{name}.bias", (size_out,), 0.0, "bias")
+            return size_out
+
+        width, shape = prod(self.input_shape), self.input_shape
+        if self.image:
+            shape = self.channels_first
+        for i, layer in enumerate(self.trunk):
+            if isinstance(layer, Conv):
+                channels, height, across = shape
+                kernel = (layer.channels, channels, layer.kernel, layer.kernel)
+                add(f"trunk{i}.weight", kernel, hidden_gain(layer.activation), "weight")
+                add(f"trunk{i}.bias", (layer.channels,), 0.0, "bias")
+                height, across = (
+                    (side - layer.kernel) // layer.stride + 1 for side in (height, across)
+                )
+                if height < 1 or across < 1:
+                    raise UsageError(f"an image of {self.input_shape} is too small for {layer}")
+                shape = (layer.channels, height, across)
+                width = prod(shape)
+            else:
+                width = add_dense(f"trunk{i}", width, layer.size, hidden_gain(layer.activation))
+        for head in self.heads:
+            if head.free:
+                add(head.name, (head.size,), head.gain, "free")
+                continue
+            size = width
+            for i, layer in enumerate(head.hidden):
+                size = add_dense(f"{head.name}{i}", size, layer.size, hidden_gain(layer.activation))
+            add_dense(head.name, size, head.size, head.gain)
+        if self.normalise:
+            add("input.mean", (prod(self.input_shape),), 0.0, "mean")
+            add("input.scale", (prod(self.input_shape),), 1.0, "scale")
+        return tuple(found)
+
+    @cached_property
+    def size(self) -> int:
+        """How many numbers the vector has."""
+        return self.parameters[-1].end
+
+    @cached_property
+    def trained(self) -> int:
+        """How many of them, from the front, an optimizer may move."""
+        return self.size - 2 * prod(self.input_shape) if self.normalise else self.size
+
+    def head(self, name: str) -> Head:
+        return next(head for head in self.heads if head.name == name)
+
+    def to_json(self) -> str:
+        layers = [{"type": type(layer).__name__.lower(), **asdict(layer)} for layer in self.trunk]
+        return json.dumps({**asdict(self), "trunk": layers}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "NetSpec":
+        try:
+            plain = json.loads(text)
+            return cls(
+                input_shape=tuple(int(side) for side in plain["input_shape"]),
+                heads=tuple(
+                    Head(**{**head, "hidden": tuple(Dense(**layer) for layer in head["hidden"])})
+                    for head in plain["heads"]
+                ),
+                trunk=tuple(_layer(layer) for layer in plain["trunk"]),
+                image=plain["image"],
+                normalise=bool(plain["normalise"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"not a network description: {error!r}") from error
+
+    @cached_property
+    def schema(self) -> str:
+        """Names this structure; messages of another structure are refused by it."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def initial_vector(self, seed: int) -> Float32:
+        """Orthogonal weights (Saxe et al. 2014) with each layer's gain, zero biases."""
+        rng = np.random.default_rng(seed)
+        vector = np.zeros(self.size, np.float32)
+        for parameter in self.parameters:
+            target = vector[parameter.offset : parameter.end].reshape(parameter.shape)
+            if parameter.kind == "weight":
+                target[...] = _orthogonal(rng, parameter.shape, parameter.gain)
+            else:
+                target[...] = parameter.gain
+        return vector
+
+
+def _layer(plain: dict[str, Any]) -> Dense | Conv:
+    kinds = {"dense": Dense, "conv": Conv}
+    fields = dict(plain)
+    layer: Dense | Conv = kinds[fields.pop("type")](**fields)
+    return layer
+
+
+def hidden_gain(activation: Activation) -> float:
+    return 2**0.5 if activation in ("relu", "tanh") else 1.0
+
+
+def _orthogonal(
+    rng: np.random.Generator, shape: tuple[int, ...], gain: float
+) -> NDArray[np.float64]:
+    """Rows (or columns) orthonormal, times `gain`; a convolution's filters count as its outputs."""
+    rows, columns = (shape[0], prod(shape[1:])) if len(shape) == 4 else (shape[0], shape[1])
+    noise = rng.standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(noise)
+    q = q * np.sign(np.diag(r))
+    result: NDArray[np.float64] = (q if rows >= columns else q.T).reshape(shape) * gain
+    return result
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One version of an agent's numbers. `vector` is contiguous float32 and never changed in place."""
+
+    version: int
+    vector: Float32
+    schema: str
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """How a policy head's outputs become actions.
+
+    - categorical: `sizes` holds the number of choices of each part (one for Discrete, several for
+      MultiDiscrete); the head has their sum of logits.
+    - gaussian: `sizes` holds one entry, the dimensions; the head gives means, the free head `log_std`
+      the spread. `low` and `high` are the bounds of the environment (infinite when it has none).
+    """
+
+    kind: Literal["categorical", "gaussian"]
+    sizes: tuple[int, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    squash: bool = False
+
+    @property
+    def outputs(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one lane's action as it is stored: () for Discrete."""
+        if self.kind == "gaussian":
+            return self.sizes
+        return () if len(self.sizes) == 1 else (len(self.sizes),)
+
+    @property
+    def dtype(self) -> str:
+        return "<f4" if self.kind == "gaussian" else "<i4"
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "ActionSpec":
+        plain = json.loads(text)
+        return cls(
+            kind=plain["kind"],
+            sizes=tuple(plain["sizes"]),
+            low=tuple(plain["low"]),
+            high=tuple(plain["high"]),
+            squash=plain["squash"],
+        )
+
+    def noise(self, rng: np.random.Generator, steps: int) -> Float32:
+        """`steps` rows of a lane's noise: Gumbel for categorical choices, normal for gaussian ones.
+
+        Row after row, so that drawing 3 and then 5 rows gives the same numbers as drawing 8.
+        """
+        if self.kind == "gaussian":
+            return rng.standard_normal((steps, self.outputs), dtype=np.float32)
+        exponential = rng.standard_exponential((steps, self.outputs), dtype=np.float32)
+        return -np.log(exponential + np.float32(1e-30))
+
+    def choose(self, outputs: Float32, log_std: Float32, noise: Float32 | None) -> NDArray[Any]:
+        """Actions [B, ...] for the head's outputs [B, n]; without noise the most likely ones."""
+        if self.kind == "gaussian":
+            if noise is None:
+                return outputs.copy()
+            return outputs + np.exp(log_std) * noise
+        scores = outputs if noise is None else outputs + noise
+        if len(self.sizes) == 1:
+            return scores.argmax(axis=-1).astype(np.int32)
+        parts = np.split(scores, np.cumsum(self.sizes)[:-1], axis=-1)
+        return np.stack([part.argmax(axis=-1) for part in parts], axis=-1).astype(np.int32)
+
+    def log_prob(self, outputs: Float32, log_std: Float32, action: NDArray[Any]) -> Float32:
+        """log pi(action) for outputs [..., n] and actions [..., (parts)]; one number per action."""
+        if self.kind == "gaussian":
+            z = (action - outputs) * np.exp(-log_std)
+            terms = -0.5 * z * z - log_std - np.float32(0.5 * np.log(2 * np.pi))
+            return terms.sum(axis=-1, dtype=np.float32)
+        actions = action[..., None] if len(self.sizes) == 1 else action
+        total = np.zeros(outputs.shape[:-1], np.float32)
+        start = 0
+        for part, size in enumerate(self.sizes):
+            logits = outputs[..., start : start + size]
+            start += size
+            logits = logits - logits.max(axis=-1, keepdims=True)
+            chosen = np.take_along_axis(logits, actions[..., part : part + 1], axis=-1)[..., 0]
+            total += chosen - np.log(np.exp(logits).sum(axis=-1))
+        return total
+
+    def to_env(self, action: NDArray[Any]) -> NDArray[Any]:
+        """What the environment receives for stored actions [B, ...]: gaussians within their bounds.
+
+        A finite range is addressed as -1..1: by tanh when `squash`, else by clipping.
+        """
+        if self.kind == "categorical":
+            return action
+        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        if not bounded.any():
+            return np.clip(action, low, high)
+        unit = np.tanh(action) if self.squash else np.clip(action, -1.0, 1.0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            scaled = low + (unit + 1) * np.float32(0.5) * (high - low)
+        return np.clip(np.where(bounded, scaled, action), low, high).astype(np.float32)

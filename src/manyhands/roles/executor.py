@@ -1,0 +1,301 @@
+"""The train-test-send loop: gather rollouts, learn, publish the weights, order more, test, save."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from manyhands.channels.base import NEWEST, ExecutorChannel, Fault, Lost, Notice, Order
+from manyhands.collect.streams import TEST, mix
+from manyhands.config import Config
+from manyhands.errors import EnvError
+from manyhands.experience import Layout, ShardState, Trajectory
+from manyhands.policy import Weights
+from manyhands.runs.evaluate import Evaluation
+
+POLL = 0.2
+"""Seconds after which a waiting executor looks whether it should stop, and shows that it is alive."""
+RECENT = 100
+"""Episodes in the mean of recent returns."""
+LOG_INTERVAL = 0.25
+"""Seconds between two rows of metrics, so that a day-long run does not fill the disk."""
+
+
+class Learner(Protocol):
+    """The part of an algorithm that an executor uses."""
+
+    def learn(self, trajectories: list[Trajectory]) -> dict[str, float]: ...
+
+    def weights(self) -> Weights: ...
+
+
+@dataclass
+class Progress:
+    """All that a run counts. Saved with every checkpoint and taken up by a resume."""
+
+    steps: int = 0
+    episodes: int = 0
+    tests: int = 0
+    next_test: int = 0
+    last_mean: float | None = None
+    best_mean: float | None = None
+    best_steps: int = 0
+    solved: bool = False
+    faults: int = 0
+    dropped: int = 0
+    seconds: float = 0.0
+    collecting: float = 0.0
+    waiting: float = 0.0
+    learning: float = 0.0
+    testing: float = 0.0
+    recent: list[float] = field(default_factory=list)
+
+    def to_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Progress":
+        return cls(**plain)
+
+    @property
+    def recent_mean(self) -> float | None:
+        return float(np.mean(self.recent)) if self.recent else None
+
+
+class Listener(Protocol):
+    """Who wants to know how a run goes."""
+
+    def progress(self, row: Mapping[str, Any], executor: "Executor") -> None: ...
+
+    def waiting(self, executor: "Executor") -> None: ...
+
+    def tested(self, result: Evaluation, executor: "Executor") -> None: ...
+
+    def said(self, text: str) -> None: ...
+
+
+class Executor:
+    """One run. Knows neither which channel it has nor which algorithm.
+
+    Weights of version k are those after k updates, and in the reproducible modes update k learns from
+    sequence k of every shard, which was played with version max(0, k - lead).
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        layout: Layout,
+        channel: ExecutorChannel,
+        learner: Learner,
+        test: Callable[[Weights, int], Evaluation],
+        solved_at: float | None,
+        listener: Listener,
+        save: Callable[["Executor"], None],
+        save_best: Callable[[Weights], None],
+    ) -> None:
+        self.config, self.layout = config, layout
+        self.channel, self.learner, self.test = channel, learner, test
+        self.solved_at, self.listener = solved_at, listener
+        self.save, self.save_best = save, save_best
+        self.lead = {"sync": 0, "pipelined": 1, "async": 1}[config.run.mode]
+        self.synchronous = config.run.mode != "async"
+        self.shards = range(config.collect.shards)
+        self.counts = Progress(next_test=config.run.test_every)
+        self.weights = learner.weights()
+        self.previous: tuple[Weights, ...] = ()
+        self.states = {shard: ShardState.fresh(layout) for shard in self.shards}
+        self.unheld: set[int] = set()  # shards that no worker holds at their present place
+        self.culprits: dict[int, int] = {}  # shard: lane whose episode brought its worker down
+        self.arrived: list[Trajectory] = []
+        self.lag = 0.0
+        self.stopping = False
+        self.recent: deque[float] = deque(maxlen=RECENT)
+        self.last_row: dict[str, Any] = {}
+        self.last_log = 0.0
+        self.last_save = time.monotonic()
+
+    def resume(
+        self, counts: Progress, previous: tuple[Weights, ...], states: Mapping[int, ShardState]
+    ) -> None:
+        """Goes on from a checkpoint; the learner has been restored already."""
+        self.counts, self.previous = counts, previous
+        self.recent.extend(counts.recent)
+        self.weights = self.learner.weights()
+        self.states = dict(states)
+        self.unheld = set(self.shards)
+
+    def stop(self) -> None:
+        """Asks for a clean end; may be called from a signal handler."""
+        self.stopping = True
+
+    def prepare(self) -> None:
+        """Publishes the first weights and gives the first orders; workers play while the learner loads."""
+        for weights in (*self.previous, self.weights):
+            self.channel.publish(weights)
+        for ahead in range(self.lead + 1):
+            for shard in self.shards:
+                self._order(shard, self.states[shard].sequence + ahead)
+
+    def run(self) -> None:
+        """Until solved, out of steps, or stopped. Saves at the end, whatever the reason."""
+        started = time.monotonic() - self.counts.seconds
+        while not self.stopping and not self._finished():
+            batch = self._gather()
+            if batch is None:
+                break
+            self._learn(batch)
+            self.counts.seconds = time.monotonic() - started
+            if self.counts.steps >= self.counts.next_test or self._finished():
+                self._test()
+            self.counts.seconds = time.monotonic() - started
+            self._log()
+            if time.monotonic() - self.last_save >= self.config.run.checkpoint_every:
+                self._save()
+        if self.last_row:
+            self.listener.progress(self.last_row, self)
+        self._save()
+
+    def _finished(self) -> bool:
+        if self.config.run.until == "solved" and self.counts.solved:
+            return True
+        return self.counts.steps >= self.config.run.steps
+
+    def _order(self, shard: int, sequence: int) -> None:
+        version = max(0, sequence - self.lead) if self.synchronous else NEWEST
+        start = None
+        if shard in self.unheld:
+            self.unheld.remove(shard)
+            start = self._present_state(shard)
+            if shard in self.culprits:
+                start = start.skipping(self.culprits.pop(shard))
+        self.channel.order(Order(shard, sequence, version, start))
+
+    def _present_state(self, shard: int) -> ShardState:
+        """Where a shard stands after what has arrived but is not learned yet."""
+        state = self.states[shard]
+        for trajectory in sorted(self.arrived, key=lambda t: t.sequence):
+            if trajectory.shard == shard:
+                state = state.after(trajectory)
+        return state
+
+    def _gather(self) -> list[Trajectory] | None:
+        """Waits for the next batch; None when asked to stop."""
+        while (batch := self._batch()) is None:
+            if self.stopping:
+                return None
+            began = time.monotonic()
+            event = self.channel.receive(POLL)
+            self.counts.waiting += time.monotonic() - began
+            match event:
+                case Trajectory():
+                    self._arrive(event)
+                case Fault():
+                    self._fault(event)
+                case Lost():
+                    self._lost(event)
+                case Notice():
+                    self.listener.said(f"{event.worker}: {event.text}")
+                case None:
+                    self.listener.waiting(self)
+        return batch
+
+    def _batch(self) -> list[Trajectory] | None:
+        if self.synchronous:
+            batch = [t for t in self.arrived if t.sequence == self.weights.version]
+            return sorted(batch, key=lambda t: t.shard) if len(batch) == len(self.shards) else None
+        quorum = (len(self.shards) + 1) // 2
+        return list(self.arrived) if len(self.arrived) >= quorum else None
+
+    def _arrive(self, trajectory: Trajectory) -> None:
+        workers = max(1, len(self.channel.workers()))
+        self.counts.collecting += trajectory.seconds / workers
+        if trajectory.maker == "inline":
+            self.counts.waiting -= trajectory.seconds
+        too_old = self.weights.version - trajectory.version > self.config.run.max_lag
+        if not self.synchronous and too_old:
+            self.counts.dropped += trajectory.steps
+            self._settle([trajectory])
+        else:
+            self.arrived.append(trajectory)
+
+    def _learn(self, batch: list[Trajectory]) -> None:
+        began = time.monotonic()
+        self.lag = float(np.mean([self.weights.version - t.version for t in batch]))
+        metrics = self.learner.learn(batch)
+        self.previous = (self.weights,) if self.lead else ()
+        self.weights = self.learner.weights()
+        self.channel.publish(self.weights)
+        for trajectory in batch:
+            self.counts.steps += trajectory.steps
+            self.counts.episodes += len(trajectory.episode_return)
+            self.recent.extend(map(float, trajectory.episode_return))
+        self.counts.recent = list(self.recent)
+        self.arrived = [t for t in self.arrived if not any(t is learned for learned in batch)]
+        self._settle(batch)
+        self.counts.learning += time.monotonic() - began
+        self.last_row = metrics
+
+    def _settle(self, trajectories: list[Trajectory]) -> None:
+        """Takes note of where the shards stand, frees the memory, and orders what comes next."""
+        for trajectory in trajectories:
+            self.states[trajectory.shard] = self.states[trajectory.shard].after(trajectory)
+            self.channel.ack(trajectory)
+        for trajectory in trajectories:
+            self._order(trajectory.shard, trajectory.sequence + 1 + self.lead)
+
+    def _fault(self, fault: Fault) -> None:
+        where = f"lane {fault.lane}, episode {fault.episode}, seed {fault.seed}"
+        self._count_fault(f"the environment failed in {fault.worker} ({where}); it is replaced", fault.text)
+
+    def _lost(self, lost: Lost) -> None:
+        where = ""
+        if lost.culprit is not None:
+            shard, lane = lost.culprit
+            where = f", stepping lane {shard * self.layout.lanes + lane}"
+        self._count_fault(f"{lost.worker} was lost ({lost.reason}{where}); it is replaced", "")
+        self.unheld.update(lost.shards)
+        if lost.culprit is not None:
+            self.culprits[lost.culprit[0]] = lost.culprit[1]
+        for order in sorted(lost.orders, key=lambda order: order.sequence):
+            self._order(order.shard, order.sequence)
+
+    def _count_fault(self, text: str, details: str) -> None:
+        self.counts.faults += 1
+        self.listener.said(f"{text}\n{details.rstrip()}" if details else text)
+        if self.counts.faults > self.config.run.max_faults:
+            raise EnvError(
+                f"{self.config.env.id} failed more than {self.config.run.max_faults} times "
+                f"(run.max_faults); last: {(details or text).strip().splitlines()[-1]}"
+            )
+
+    def _test(self) -> None:
+        began = time.monotonic()
+        counts = self.counts
+        result = self.test(self.weights, mix(self.config.run.seed, TEST, counts.tests))
+        counts.tests += 1
+        counts.last_mean = result.mean
+        counts.next_test = counts.steps + self.config.run.test_every
+        whole = result.episodes >= self.config.run.test_episodes
+        if counts.best_mean is None or result.mean > counts.best_mean:
+            counts.best_mean, counts.best_steps = result.mean, counts.steps
+            self.save_best(self.weights)
+        if self.solved_at is not None and whole:
+            margin = self.config.run.margin * result.error
+            out_of_steps = counts.steps >= self.config.run.steps
+            if result.mean - (0 if out_of_steps else margin) >= self.solved_at:
+                counts.solved = True
+        counts.testing += time.monotonic() - began
+        self.listener.tested(result, self)
+
+    def _log(self) -> None:
+        now = time.monotonic()
+        if now - self.last_log >= LOG_INTERVAL:
+            self.last_log = now
+            self.listener.progress(self.last_row, self)
+
+    def _save(self) -> None:
+        self.save(self)
+        self.last_save = time.monotonic()

@@ -1,0 +1,53 @@
+"""The generate-send loop: take an order, play it with the weights it asks for, send the trajectory."""
+
+import ctypes
+import os
+import signal
+import sys
+
+from manyhands.channels.base import WorkerChannel
+from manyhands.channels.processes import WorkerSide
+from manyhands.collect.collector import Collector
+from manyhands.errors import ManyhandsError
+
+
+def work(channel: WorkerChannel, collector: Collector) -> None:
+    """Until the executor says that the run is over."""
+    while (order := channel.next_order()) is not None:
+        weights = channel.weights(order.version)
+        channel.send(collector.collect(order, weights, channel.arrays(order)))
+    collector.close()
+
+
+def main(arguments: list[str]) -> None:
+    """The whole life of a worker process; its arguments are the executor's id and inherited descriptors."""
+    parent, socket_fd, progress_fd, board_fd, *rollout_fds = map(int, arguments)
+    die_with_parent(parent)
+    # Ctrl-C reaches the whole process group; the executor decides when workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = WorkerSide(socket_fd, progress_fd, board_fd, rollout_fds)
+    try:
+        collector = Collector(
+            channel.task(), channel.name, channel.report, channel.callable_env, channel.progress
+        )
+        channel.ready()
+        work(channel, collector)
+    except ManyhandsError as error:
+        channel.failed(str(error))
+        sys.exit(1)
+    except (BrokenPipeError, ConnectionResetError):
+        sys.exit(1)  # the executor is gone
+
+
+def die_with_parent(parent: int) -> None:
+    """Linux ends this process when the executor dies, even by kill -9 and even inside a hung step."""
+    if sys.platform != "linux":
+        return
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)  # it died before the line above
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

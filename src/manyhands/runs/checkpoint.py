@@ -1,0 +1,105 @@
+"""Checkpoints: one safetensors file each, written beside and renamed, so there is never half a one."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from manyhands import wire
+from manyhands.errors import RunError, WireError
+from manyhands.experience import Array, ShardState
+from manyhands.policy import ActionSpec, NetSpec, Weights
+
+MESSAGE = "message"
+"""The array that holds everything that is not an array, as a checksummed wire message."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An agent; and, when made for resuming, all that its training goes on from."""
+
+    spec: NetSpec
+    action: ActionSpec
+    weights: Weights
+    previous: tuple[Weights, ...] = ()  # older versions that rollouts in flight are played with
+    learner: Mapping[str, Array] = field(default_factory=dict)
+    shards: Mapping[int, ShardState] = field(default_factory=dict)
+    progress: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write(path: Path, checkpoint: Checkpoint) -> None:
+    states, state_arrays = wire.pack_states(checkpoint.shards)
+    meta = {
+        "spec": checkpoint.spec.to_json(),
+        "action": checkpoint.action.to_json(),
+        "version": checkpoint.weights.version,
+        "previous": [weights.version for weights in checkpoint.previous],
+        "progress": dict(checkpoint.progress),
+        **states,
+    }
+    message = wire.encode(wire.Message("checkpoint", checkpoint.spec.schema, meta))
+    arrays = {
+        MESSAGE: np.frombuffer(message, np.uint8),
+        "weights": checkpoint.weights.vector,
+        **{f"previous{weights.version}": weights.vector for weights in checkpoint.previous},
+        **{f"learner.{name}": array for name, array in checkpoint.learner.items()},
+        **{f"collect.{name}": array for name, array in state_arrays.items()},
+    }
+    raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    write_atomically(path, raw)
+
+
+def write_atomically(path: Path, raw: bytes) -> None:
+    """All of it or nothing, even when the machine stops or the disk is full in between."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> Checkpoint:
+    try:
+        arrays = load(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"there is no checkpoint at {path}") from None
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise RunError(f"{path} is damaged or not a checkpoint: {error}") from error
+    if MESSAGE not in arrays or "weights" not in arrays:
+        raise RunError(f"{path} holds tensors, but it is not a checkpoint of manyhands")
+    try:
+        message = wire.decode(arrays[MESSAGE].tobytes(), "checkpoint")
+        meta = message.meta
+        spec = NetSpec.from_json(meta["spec"])
+        weights = _weights(spec, int(meta["version"]), arrays["weights"])
+        previous = tuple(_weights(spec, int(v), arrays[f"previous{v}"]) for v in meta["previous"])
+        shards = wire.unpack_states(meta, _section(arrays, "collect."))
+        action = ActionSpec.from_json(meta["action"])
+    except (WireError, RunError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+    learner = _section(arrays, "learner.")
+    return Checkpoint(spec, action, weights, previous, learner, shards, meta["progress"])
+
+
+def _weights(spec: NetSpec, version: int, vector: Array) -> Weights:
+    if vector.dtype != np.float32 or vector.shape != (spec.size,):
+        raise RunError(f"{vector.size} weights of {vector.dtype} for a network of {spec.size}")
+    if not np.isfinite(vector).all():
+        raise RunError("weights that are not finite")
+    return Weights(version, vector, spec.schema)
+
+
+def _section(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

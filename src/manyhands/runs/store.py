@@ -1,0 +1,136 @@
+"""A run's directory: where it lies, what it holds, who may write to it."""
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from manyhands.config import Config, read_yaml
+from manyhands.errors import RunError, UsageError, near
+from manyhands.runs import checkpoint
+from manyhands.runs.checkpoint import Checkpoint
+
+HOME = Path("runs")
+"""Runs lie here, below the working directory, unless told otherwise."""
+LAST, BEST = "last", "best"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished or unfinished run on disk."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def config(self) -> Config:
+        return Config.from_plain(read_yaml(self.path / "config.yaml"))
+
+    def status(self) -> dict[str, Any]:
+        """How far the run is or how it ended; {} before the first checkpoint."""
+        try:
+            status: dict[str, Any] = json.loads((self.path / "state.json").read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path / 'state.json'} cannot be read: {error}") from error
+        return status
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; a last line cut by a crash is left out."""
+        rows = []
+        if self.metrics_path.exists():
+            for line in self.metrics_path.read_text().splitlines():
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:
+                    break
+        return rows
+
+    def checkpoint_path(self, which: str) -> Path:
+        return self.path / "checkpoints" / f"{which}.safetensors"
+
+    def checkpoint(self, which: str | None = None) -> Checkpoint:
+        """The named one; by default the best tested, or the last where none was tested."""
+        if which is None:
+            which = BEST if self.checkpoint_path(BEST).exists() else LAST
+        return checkpoint.read(self.checkpoint_path(which))
+
+    def save(self, which: str, made: Checkpoint) -> None:
+        checkpoint.write(self.checkpoint_path(which), made)
+
+    def save_status(self, status: dict[str, Any]) -> None:
+        text = json.dumps(status, indent=2) + "\n"
+        checkpoint.write_atomically(self.path / "state.json", text.encode())
+
+    def lock(self) -> int:
+        """Keeps a second process from training in the same directory; ends with this process."""
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UsageError(f"another process is training in {self.path}") from None
+        return descriptor
+
+
+def choose_path(name: str | None, directory: Path | None, config: Config) -> Path:
+    """Where a new run will lie. Refuses one that exists; without a name, counts up to a free one."""
+    if name is not None and directory is not None:
+        raise UsageError("give --name (a run under runs/) or --dir (any path), not both")
+    if name is not None and (not name or "/" in name or name.startswith(".")):
+        raise UsageError(f"{name!r} is not a name for a run; use --dir for a path")
+    path = directory if directory is not None else HOME / name if name is not None else None
+    if path is not None:
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise UsageError(
+                f"{path} exists already; choose another --name, or go on with it: --resume {path}"
+            )
+        return path
+    stem = f"{config.env.id.replace('/', '-').replace(':', '-')}-{config.run.algo}"
+    number = 1
+    while (HOME / f"{stem}-{number}").exists():
+        number += 1
+    return HOME / f"{stem}-{number}"
+
+
+def create(path: Path, config: Config) -> Run:
+    (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump(config.to_plain(), sort_keys=False)
+    checkpoint.write_atomically(path / "config.yaml", text.encode())
+    return Run(path)
+
+
+def find(name_or_path: str | Path) -> Run:
+    """A run by path, or by its name under runs/."""
+    given = Path(name_or_path)
+    for path in (given, HOME / given):
+        if (path / "config.yaml").is_file():
+            return Run(path)
+    if given.is_dir():
+        raise UsageError(f"{given} is a directory, but not a run: it has no config.yaml")
+    names = [run.name for run in all_runs()]
+    hint = near(str(given), names) or "; `manyhands runs` lists those under runs/"
+    raise UsageError(f"there is no run {str(given)!r}{hint}")
+
+
+def all_runs() -> list[Run]:
+    if not HOME.is_dir():
+        return []
+    found = [Run(path) for path in HOME.iterdir() if (path / "config.yaml").is_file()]
+    return sorted(found, key=lambda run: (run.path / "config.yaml").stat().st_mtime)
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

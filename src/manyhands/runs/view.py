@@ -1,0 +1,159 @@
+"""What a person sees while a run goes: a live panel on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from manyhands.config import Config
+from manyhands.runs.evaluate import Evaluation
+from manyhands.runs.store import Run
+
+if TYPE_CHECKING:
+    from manyhands.roles.executor import Executor
+
+LINE_INTERVAL = 2.0
+"""Seconds between two plain lines."""
+SPEED_WINDOW = 5.0
+"""Seconds over which steps/s are measured."""
+
+
+class View:
+    """Shows progress. `quiet` shows nothing but faults, which go to stderr."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.console = Console(highlight=False)
+        self.errors = Console(stderr=True, highlight=False)
+        self.live: Live | None = None
+        self.last_line = 0.0
+        self.marks: deque[tuple[float, int]] = deque()
+        self.latest: Mapping[str, Any] = {}
+        self.config: Config
+        self.solved_at: float | None = None
+
+    def start(self, run: Run, config: Config, solved_at: float | None) -> None:
+        self.config, self.solved_at, self.run = config, solved_at, run
+        if self.quiet:
+            return
+        goal = f", solved at {solved_at:g}" if solved_at is not None else ""
+        self.console.print(
+            f"{config.env.id} with {config.run.algo}, {config.run.mode}, seed {config.run.seed}"
+            f"{goal}; run in {run.path}",
+            soft_wrap=True,
+        )
+        if self.console.is_terminal:
+            self.live = Live(Text("starting the workers"), console=self.console, refresh_per_second=8)
+            self.live.start()
+
+    def progress(self, row: Mapping[str, Any], executor: "Executor") -> None:
+        self.latest = row
+        self._show(executor)
+
+    def waiting(self, executor: "Executor") -> None:
+        self._show(executor)
+
+    def tested(self, result: Evaluation, executor: "Executor") -> None:
+        self._show(executor)
+
+    def said(self, text: str) -> None:
+        console = self.live.console if self.live is not None else self.errors
+        console.print(Text(text, style="yellow"), soft_wrap=True)
+
+    def _show(self, executor: "Executor") -> None:
+        if self.quiet:
+            return
+        speed = self._speed(executor.counts.steps)
+        if self.live is not None:
+            self.live.update(self._panel(executor, speed))
+        elif time.monotonic() - self.last_line >= LINE_INTERVAL:
+            self.last_line = time.monotonic()
+            print(self._line(executor, speed), flush=True)
+
+    def _speed(self, steps: int) -> float:
+        now = time.monotonic()
+        if not self.marks or steps != self.marks[-1][1]:
+            self.marks.append((now, steps))
+        while len(self.marks) > 2 and now - self.marks[0][0] > SPEED_WINDOW:
+            self.marks.popleft()
+        (before, first), last = self.marks[0], self.marks[-1][1]
+        return (last - first) / (now - before) if now > before else 0.0
+
+    def _line(self, executor: "Executor", speed: float) -> str:
+        counts = executor.counts
+        return (
+            f"{counts.seconds:6.1f} s  {counts.steps:>9,} steps  {speed:>7,.0f} steps/s  "
+            f"return {_number(counts.recent_mean)}  test {_number(counts.last_mean)}  "
+            f"best {_number(counts.best_mean)}  workers {len(executor.channel.workers())}  lag {executor.lag:g}"
+        )
+
+    def _panel(self, executor: "Executor", speed: float) -> Panel:
+        counts = executor.counts
+        table = Table.grid(padding=(0, 2))
+        for _ in range(4):
+            table.add_column(justify="right", min_width=9)
+            table.add_column(min_width=12)
+        table.add_row(
+            "steps", f"{counts.steps:,}", "steps/s", f"{speed:,.0f}",
+            "episodes", f"{counts.episodes:,}", "time", f"{counts.seconds:.1f} s",
+        )  # fmt: skip
+        table.add_row(
+            "return", _number(counts.recent_mean), "last test", _number(counts.last_mean),
+            "best test", _number(counts.best_mean), "goal", _number(self.solved_at),
+        )  # fmt: skip
+        statuses = executor.channel.workers()
+        table.add_row(
+            "workers", str(len(statuses)), "lag", f"{executor.lag:g}",
+            "faults", str(counts.faults), "dropped", f"{counts.dropped:,}",
+        )  # fmt: skip
+        table.add_row(
+            "collecting", _share(counts.collecting, counts.seconds),
+            "waiting", _share(counts.waiting, counts.seconds),
+            "learning", _share(counts.learning, counts.seconds),
+            "testing", _share(counts.testing, counts.seconds),
+        )  # fmt: skip
+        parts: list[Any] = [table, ProgressBar(total=self.config.run.steps, completed=counts.steps)]
+        silent = [status for status in statuses if status.busy and status.quiet > 10]
+        for status in silent:
+            parts.append(Text(f"{status.name} has said nothing for {status.quiet:.0f} s", style="yellow"))
+        title = f"{self.config.env.id}  {self.config.run.algo}  {self.config.run.mode}"
+        return Panel(Group(*parts), title=title, subtitle="Ctrl-C stops and saves", width=104)
+
+    def stop(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def end(self, run: Run, executor: "Executor") -> None:
+        if self.quiet:
+            return
+        counts = executor.counts
+        spent = f"{counts.steps:,} steps and {counts.seconds:.1f} s"
+        test = f"test mean {_number(counts.last_mean).strip()}"
+        if executor.stopping:
+            print(f"Stopped after {spent}; saved in {run.path}. Go on: manyhands train --resume {run.path}")
+            return
+        if counts.solved:
+            print(f"Solved in {spent}: {test}, goal {self.solved_at:g}.")
+        elif self.solved_at is not None:
+            print(f"Not solved in {spent}: best test {_number(counts.best_mean).strip()}, goal {self.solved_at:g}.")
+        else:
+            print(f"Finished after {spent}: {test}.")
+        print(f"The run lies in {run.path}. Try next: manyhands eval {run.path}")
+        sys.stdout.flush()
+
+
+def _number(value: float | None) -> str:
+    return f"{value:8.1f}" if value is not None else "       -"
+
+
+def _share(seconds: float, whole: float) -> str:
+    return f"{seconds:.1f} s ({100 * seconds / whole:.0f} %)" if whole > 0 else "-"

@@ -1,0 +1,289 @@
+"""Wires a run together: settings, environment, channel, algorithm, executor, directory. No logic of its own."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from manyhands.channels.base import ExecutorChannel, Task
+from manyhands.collect.streams import INIT, mix
+from manyhands.config import Config
+from manyhands.envs import make as envs
+from manyhands.errors import RunError, UsageError
+from manyhands.experience import Layout
+from manyhands.nets.build import actor_critic
+from manyhands.policy import NetSpec, Weights
+from manyhands.roles.executor import Executor, Listener, Progress
+from manyhands.runs import store
+from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.evaluate import Evaluation, Player
+from manyhands.runs.metrics import MetricsLog
+from manyhands.runs.store import Run
+from manyhands.runs.view import View
+
+COLUMNS = {"ppo": ("logp",), "impala": ("logp",), "a2c": (), "reinforce": ()}
+"""What each algorithm wants of the actors beside the usual; here, so that it is known before torch is loaded."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run before it starts: everything that can be wrong about it has been checked."""
+
+    config: Config
+    spaces: envs.Spaces
+    task: Task
+    solved_at: float | None
+    callable_env: envs.MakeEnv | None
+
+    @property
+    def spec(self) -> NetSpec:
+        return self.task.spec
+
+
+def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
+    env = envs.make(config.env, callable_env)
+    try:
+        spaces = envs.describe(env, config.net.squash)
+    finally:
+        env.close()
+    solved_at = config.run.solved_at if config.run.solved_at is not None else spaces.threshold
+    layout = Layout(
+        steps=config.collect.steps,
+        lanes=config.collect.lanes,
+        obs_shape=spaces.obs.shape,
+        obs_dtype=spaces.obs.dtype,
+        action=spaces.action,
+        columns=COLUMNS[config.run.algo],
+    )
+    task = Task(config.env, actor_critic(config.net, spaces), layout, config.run.seed)
+    return Plan(config, spaces, task, solved_at, callable_env)
+
+
+def open_channel(plan: Plan) -> ExecutorChannel:
+    """Worker processes, or none. More workers than shards would have nothing to do."""
+    config = plan.config
+    workers = config.run.workers if config.run.workers >= 0 else (os.cpu_count() or 1)
+    workers = min(workers, config.collect.shards)
+    if workers == 0:
+        from manyhands.channels.inline import InlineChannel
+
+        return InlineChannel(plan.task, plan.callable_env)
+    from manyhands.channels.processes import ProcessesChannel
+
+    return ProcessesChannel(
+        plan.task, config.collect.shards, workers, config.run.hang_timeout, plan.callable_env
+    )
+
+
+class _LateLearner:
+    """Stands for the algorithm until it is first asked to learn, so that workers play while torch loads."""
+
+    def __init__(self, plan: Plan, weights: Weights, resumed: Checkpoint | None) -> None:
+        self.plan, self.first, self.resumed = plan, weights, resumed
+        self.algorithm: Any = None
+
+    def weights(self) -> Weights:
+        made: Weights = self.algorithm.weights() if self.algorithm else self.first
+        return made
+
+    def learn(self, trajectories: Any) -> dict[str, float]:
+        metrics: dict[str, float] = self.load().learn(trajectories)
+        return metrics
+
+    def load(self) -> Any:
+        if self.algorithm is None:
+            from manyhands.algos.base import learner
+
+            config = self.plan.config
+            self.algorithm = learner(
+                config.run.algo,
+                config=config.algo,
+                spec=self.plan.spec,
+                action=self.plan.spaces.action,
+                weights=self.first,
+                seed=config.run.seed,
+                total_steps=config.run.steps,
+            )
+            if self.resumed is not None:
+                self.algorithm.load_state(self.first.version, self.resumed.learner)
+        return self.algorithm
+
+
+def train(
+    config: Config,
+    name: str | None = None,
+    directory: Path | None = None,
+    resume: Run | None = None,
+    callable_env: envs.MakeEnv | None = None,
+    view: View | None = None,
+) -> Run:
+    """Trains, and returns the run. Ctrl-C stops cleanly."""
+    path = store.choose_path(name, directory, config) if resume is None else resume.path
+    planned = plan(config, callable_env)
+    resumed = resume.checkpoint(store.LAST) if resume is not None else None
+    if resumed is not None and resumed.spec.schema != planned.spec.schema:
+        raise RunError(f"{path} holds another network than its config.yaml describes")
+    if resumed is not None:
+        first = resumed.weights
+    else:
+        vector = planned.spec.initial_vector(mix(config.run.seed, INIT))
+        first = Weights(0, vector, planned.spec.schema)
+    channel = open_channel(planned)
+    try:
+        run = resume if resume is not None else store.create(path, config)
+        lock = run.lock()
+        try:
+            _execute(planned, run, channel, first, resumed, view or View(quiet=True))
+        finally:
+            os.close(lock)
+    finally:
+        channel.finish("the run is over")
+    return run
+
+
+def _execute(
+    plan: Plan,
+    run: Run,
+    channel: ExecutorChannel,
+    first: Weights,
+    resumed: Checkpoint | None,
+    view: View,
+) -> None:
+    config = plan.config
+    learner = _LateLearner(plan, first, resumed)
+    player = Player(config.env, plan.spec, plan.spaces.action, plan.callable_env)
+
+    def test(weights: Weights, seed: int) -> Evaluation:
+        return player.play(weights, config.run.test_episodes, seed, goal=plan.solved_at)
+
+    def save(executor: Executor, status: str = "running") -> None:
+        learned = executor.weights.version > 0
+        run.save(
+            store.LAST,
+            Checkpoint(
+                plan.spec,
+                plan.spaces.action,
+                executor.weights,
+                executor.previous,
+                learner.load().state() if learned else {},
+                executor.states,
+                executor.counts.to_plain(),
+            ),
+        )
+        run.save_status(_status(executor, status))
+
+    def save_best(weights: Weights) -> None:
+        run.save(store.BEST, Checkpoint(plan.spec, plan.spaces.action, weights))
+
+    counts = Progress.from_plain(resumed.progress) if resumed is not None else None
+    log = MetricsLog(run, counts.steps if counts else 0)
+    listener = _Listeners(log, view)
+    executor = Executor(
+        config, plan.task.layout, channel, learner, test, plan.solved_at, listener, save, save_best
+    )
+    if resumed is not None and counts is not None:
+        executor.resume(counts, resumed.previous, resumed.shards)
+    view.start(run, config, plan.solved_at)
+    status = "failed"
+    try:
+        with stop_signals(executor.stop):
+            executor.prepare()
+            learner.load()
+            executor.run()
+        counts = executor.counts
+        status = "solved" if counts.solved else "stopped" if executor.stopping else "finished"
+    finally:
+        view.stop()
+        log.close()
+        player.close()
+        run.save_status(_status(executor, status))
+    view.end(run, executor)
+
+
+def _status(executor: Executor, status: str) -> dict[str, Any]:
+    counts = executor.counts.to_plain()
+    del counts["recent"]
+    return {"status": status, "version": executor.weights.version, "updated": store.now(), **counts}
+
+
+class _Listeners:
+    """The metrics file and the screen."""
+
+    def __init__(self, log: MetricsLog, view: Listener) -> None:
+        self.log, self.view = log, view
+
+    def progress(self, row: Mapping[str, Any], executor: Executor) -> None:
+        counts = executor.counts
+        common = {
+            "steps": counts.steps,
+            "seconds": round(counts.seconds, 3),
+            "version": executor.weights.version,
+            "episodes": counts.episodes,
+            "lag": executor.lag,
+            "workers": len(executor.channel.workers()),
+            "faults": counts.faults,
+            "dropped": counts.dropped,
+            **{name: round(getattr(counts, name), 3) for name in ("collecting", "waiting", "learning", "testing")},
+        }
+        if counts.recent_mean is not None:
+            common["return_mean"] = counts.recent_mean
+        self.log.write({**common, **row})
+        self.view.progress(row, executor)
+
+    def tested(self, result: Evaluation, executor: Executor) -> None:
+        self.log.write(
+            {
+                "steps": executor.counts.steps,
+                "seconds": round(executor.counts.seconds, 3),
+                "test_mean": result.mean,
+                "test_sd": result.sd,
+                "test_episodes": result.episodes,
+            }
+        )
+        self.view.tested(result, executor)
+
+    def waiting(self, executor: Executor) -> None:
+        self.view.waiting(executor)
+
+    def said(self, text: str) -> None:
+        self.view.said(text)
+
+
+@contextmanager
+def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call `stop`; a second Ctrl-C interrupts at once. Only a main thread gets signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def continue_config(run: Run, steps: int | None, until: str | None, workers: int | None) -> Config:
+    """A run's own settings; only how long and with how many workers may change on resume."""
+    plain = run.config().to_plain()
+    for name, value in (("steps", steps), ("until", until), ("workers", workers)):
+        if value is not None:
+            plain["run"][name] = value
+    status = run.status()
+    if status.get("solved") and plain["run"]["until"] == "solved":
+        raise UsageError(f"{run.path} is solved already; go on with --until steps --steps N")
+    if status.get("steps", 0) >= plain["run"]["steps"]:
+        raise UsageError(f"{run.path} has used its {plain['run']['steps']} steps; give more: --steps N")
+    return Config.from_plain(plain)
