@@ -3,6 +3,7 @@
 A setting is addressed as `section.name`, in recipes, in `config.yaml` and with `--set algo.gamma=0.99`.
 """
 
+import contextlib
 import dataclasses
 import math
 import types
@@ -260,7 +261,8 @@ class Config:
         for name, section in plain.items():
             if name not in sections:
                 raise UsageError(
-                    f"there is no section {name!r}; sections are {', '.join(sorted(sections))}{near(name, sections)}"
+                    f"there is no section {name!r}; sections are {', '.join(sorted(sections))}"
+                    f"{near(name, sections)}"
                 )
             if not isinstance(section, Mapping):
                 raise UsageError(f"section {name!r} must hold settings, not {section!r}")
@@ -285,9 +287,7 @@ def _build(cls: type[T], values: Mapping[str, Any], section: str) -> T:
     others = f"; there are {', '.join(sorted(known))}"
     for name in values:
         if name not in known:
-            raise UsageError(
-                f"there is no setting {section}.{name}{near(str(name), known) or others}"
-            )
+            raise UsageError(f"there is no setting {section}.{name}{near(str(name), known) or others}")
     return cls(**{name: _convert(hints[name], value, f"{section}.{name}") for name, value in values.items()})
 
 
@@ -308,10 +308,8 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
         _require(isinstance(value, Mapping), name, value, "a mapping such as {key: value}")
         return dict(value)
     if isinstance(value, str) and hint in (int, float):
-        try:  # YAML reads 1e-3 (without a dot) as text
+        with contextlib.suppress(ValueError):  # YAML reads 1e-3 (without a dot) as text
             value = float(value)
-        except ValueError:
-            pass
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():

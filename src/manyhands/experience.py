@@ -110,7 +110,7 @@ class Trajectory:
         """Wraps a filled `Layout`; the sparse arrays are cut to what was used."""
         dense = ("obs", "action", "reward", "terminated", "truncated", "last_obs", "episode")
         return cls(
-            **{name: arrays[name] for name in dense},
+            **{name: arrays[name] for name in dense},  # type: ignore[arg-type]
             columns={name: arrays[name] for name in columns},
             final_obs=arrays["final_obs"][:finals],
             final_at=arrays["final_at"][:finals],

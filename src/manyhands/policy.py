@@ -105,9 +105,7 @@ class NetSpec:
                 kernel = (layer.channels, channels, layer.kernel, layer.kernel)
                 add(f"trunk{i}.weight", kernel, hidden_gain(layer.activation), "weight")
                 add(f"trunk{i}.bias", (layer.channels,), 0.0, "bias")
-                height, across = (
-                    (side - layer.kernel) // layer.stride + 1 for side in (height, across)
-                )
+                height, across = ((side - layer.kernel) // layer.stride + 1 for side in (height, across))
                 if height < 1 or across < 1:
                     raise UsageError(f"an image of {self.input_shape} is too small for {layer}")
                 shape = (layer.channels, height, across)
@@ -190,9 +188,7 @@ def hidden_gain(activation: Activation) -> float:
     return 2**0.5 if activation in ("relu", "tanh") else 1.0
 
 
-def _orthogonal(
-    rng: np.random.Generator, shape: tuple[int, ...], gain: float
-) -> NDArray[np.float64]:
+def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[np.float64]:
     """Rows (or columns) orthonormal, times `gain`; a convolution's filters count as its outputs."""
     rows, columns = (shape[0], prod(shape[1:])) if len(shape) == 4 else (shape[0], shape[1])
     noise = rng.standard_normal((max(rows, columns), min(rows, columns)))
@@ -264,7 +260,8 @@ class ActionSpec:
         if self.kind == "gaussian":
             return rng.standard_normal((steps, self.outputs), dtype=np.float32)
         exponential = rng.standard_exponential((steps, self.outputs), dtype=np.float32)
-        return -np.log(exponential + np.float32(1e-30))
+        gumbel: Float32 = -np.log(exponential + np.float32(1e-30))
+        return gumbel
 
     def choose(self, outputs: Float32, log_std: Float32, noise: Float32 | None) -> NDArray[Any]:
         """Actions [B, ...] for the head's outputs [B, n]; without noise the most likely ones."""
@@ -274,7 +271,8 @@ class ActionSpec:
             return outputs + np.exp(log_std) * noise
         scores = outputs if noise is None else outputs + noise
         if len(self.sizes) == 1:
-            return scores.argmax(axis=-1).astype(np.int32)
+            single: NDArray[Any] = scores.argmax(axis=-1).astype(np.int32)
+            return single
         parts = np.split(scores, np.cumsum(self.sizes)[:-1], axis=-1)
         return np.stack([part.argmax(axis=-1) for part in parts], axis=-1).astype(np.int32)
 
@@ -283,7 +281,8 @@ class ActionSpec:
         if self.kind == "gaussian":
             z = (action - outputs) * np.exp(-log_std)
             terms = -0.5 * z * z - log_std - np.float32(0.5 * np.log(2 * np.pi))
-            return terms.sum(axis=-1, dtype=np.float32)
+            log_prob: Float32 = terms.sum(axis=-1, dtype=np.float32)
+            return log_prob
         actions = action[..., None] if len(self.sizes) == 1 else action
         total = np.zeros(outputs.shape[:-1], np.float32)
         start = 0
@@ -305,8 +304,10 @@ class ActionSpec:
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         bounded = np.isfinite(low) & np.isfinite(high)
         if not bounded.any():
-            return np.clip(action, low, high)
+            cut: NDArray[Any] = np.clip(action, low, high)
+            return cut
         unit = np.tanh(action) if self.squash else np.clip(action, -1.0, 1.0)
         with np.errstate(invalid="ignore", over="ignore"):
             scaled = low + (unit + 1) * np.float32(0.5) * (high - low)
-        return np.clip(np.where(bounded, scaled, action), low, high).astype(np.float32)
+        within: NDArray[Any] = np.clip(np.where(bounded, scaled, action), low, high).astype(np.float32)
+        return within

@@ -1,4 +1,4 @@
-"""Wires a run together: settings, environment, channel, algorithm, executor, directory. No logic of its own."""
+"""Wires a run together: settings, environment, channel, algorithm, executor, directory."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ from manyhands.runs.store import Run
 from manyhands.runs.view import View
 
 COLUMNS = {"ppo": ("logp",), "impala": ("logp",), "a2c": (), "reinforce": ()}
-"""What each algorithm wants of the actors beside the usual; here, so that it is known before torch is loaded."""
+"""What each algorithm wants of the actors beside the usual; known here before torch is loaded."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,10 @@ class _Listeners:
             "workers": len(executor.channel.workers()),
             "faults": counts.faults,
             "dropped": counts.dropped,
-            **{name: round(getattr(counts, name), 3) for name in ("collecting", "waiting", "learning", "testing")},
+            **{
+                name: round(getattr(counts, name), 3)
+                for name in ("collecting", "waiting", "learning", "testing")
+            },
         }
         if counts.recent_mean is not None:
             common["return_mean"] = counts.recent_mean

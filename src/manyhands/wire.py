@@ -56,7 +56,7 @@ def encode(message: Message, compress: bool = False) -> bytes:
             raise WireError(f"array {name!r} has dtype {array.dtype}; allowed are {', '.join(DTYPES)}")
         flat = np.ascontiguousarray(array, dtype=dtype)
         table.append([name, dtype, list(array.shape)])
-        buffers.append(memoryview(flat.reshape(-1)).cast("B") if flat.size else memoryview(b""))
+        buffers.append(flat.reshape(-1).view(np.uint8).data)
     try:
         header = msgpack.packb([message.kind, message.schema, dict(message.meta), table])
     except (TypeError, ValueError, OverflowError) as error:
@@ -217,9 +217,9 @@ def decode_trajectory(raw: bytes | memoryview, layout: Layout, schema: str) -> T
         raise WireError("final observations that belong to no step")
     if len(arrays["episode_return"]) != len(arrays["episode_length"]):
         raise WireError("episodes with a return but no length")
-    if layout.action.kind == "categorical":
-        if (arrays["action"] < 0).any() or (arrays["action"] >= layout.action.sizes).any():
-            raise WireError("an action that does not exist")
+    actions, sizes = arrays["action"], layout.action.sizes
+    if layout.action.kind == "categorical" and ((actions < 0) | (actions >= sizes)).any():
+        raise WireError("an action that does not exist")
     maker, seconds = message.meta.get("maker"), message.meta.get("seconds")
     if not isinstance(maker, str) or not isinstance(seconds, float):
         raise WireError("a trajectory that does not say who made it")
@@ -235,7 +235,16 @@ def decode_trajectory(raw: bytes | memoryview, layout: Layout, schema: str) -> T
 
 
 _SPARSE_ARRAYS = ("final_obs", "final_at", "episode_return", "episode_length")
-_TRAJECTORY_ARRAYS = ("obs", "action", "reward", "terminated", "truncated", "last_obs", "episode", *_SPARSE_ARRAYS)
+_TRAJECTORY_ARRAYS = (
+    "obs",
+    "action",
+    "reward",
+    "terminated",
+    "truncated",
+    "last_obs",
+    "episode",
+    *_SPARSE_ARRAYS,
+)
 
 
 def pack_states(states: Mapping[int, ShardState]) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -51,7 +51,13 @@ class OnPolicy:
     """The network, its optimizer, and the statistics that scale observations and rewards."""
 
     def __init__(
-        self, config: AlgoConfig, spec: NetSpec, action: ActionSpec, weights: Weights, seed: int, total_steps: int
+        self,
+        config: AlgoConfig,
+        spec: NetSpec,
+        action: ActionSpec,
+        weights: Weights,
+        seed: int,
+        total_steps: int,
     ) -> None:
         torch.set_num_threads(config.threads)
         torch.use_deterministic_algorithms(True)
@@ -59,9 +65,7 @@ class OnPolicy:
         self.seed, self.total_steps = seed, total_steps
         self.net = TorchNet(spec, weights.vector)
         self.version, self.steps = weights.version, 0
-        self.optimizer = torch.optim.Adam(
-            [self.net.trained], lr=config.learning_rate, eps=1e-5, fused=True
-        )
+        self.optimizer = torch.optim.Adam([self.net.trained], lr=config.learning_rate, eps=1e-5, fused=True)
         width = int(np.prod(spec.input_shape))
         self.obs_moments = (0.0, np.zeros(width), np.zeros(width))
         self.return_moments = (0.0, np.zeros(1), np.zeros(1))
@@ -126,7 +130,7 @@ class OnPolicy:
             return log_prob, (log_std + 0.5 + constant).sum().expand(len(outputs))
         if len(self.action.sizes) == 1:
             return _categorical(outputs, action)
-        pairs = zip(outputs.split(self.action.sizes, -1), action.unbind(-1), strict=True)
+        pairs = zip(torch.split(outputs, list(self.action.sizes), -1), action.unbind(-1), strict=True)
         log_probs, entropies = zip(*(_categorical(logits, part) for logits, part in pairs), strict=True)
         return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
 
@@ -146,9 +150,11 @@ class OnPolicy:
             self.optimizer.param_groups[0]["lr"] = self.common.learning_rate * left
 
     def end(self, batch: Batch) -> None:
-        """After the last one: statistics change last, so that a batch is learned with what it was played with."""
+        """After the last one. Statistics change last: a batch is learned with those it was played with."""
         if self.spec.normalise:
-            self.obs_moments = returns.moments(*self.obs_moments, batch.obs.reshape(-1, self.obs_moments[1].size))
+            self.obs_moments = returns.moments(
+                *self.obs_moments, batch.obs.reshape(-1, self.obs_moments[1].size)
+            )
             count, mean, square = self.obs_moments
             self.net.views["input.mean"].copy_(torch.from_numpy(mean))
             self.net.views["input.scale"].copy_(torch.from_numpy(1.0 / np.sqrt(square / count + 1e-6)))

@@ -33,7 +33,13 @@ class PPO(OnPolicy):
             batch.reward, batch.value, batch.next_value, batch.done, config.gamma, config.gae_lambda
         )
         target = advantage + batch.value
-        columns = [rows(batch.obs), rows(batch.action), rows(batch.columns["logp"]), rows(advantage), rows(target)]
+        columns = [
+            rows(batch.obs),
+            rows(batch.action),
+            rows(batch.columns["logp"]),
+            rows(advantage),
+            rows(target),
+        ]
         count = len(columns[0])
         policy_loss = value_loss = entropy = torch.zeros(())
         kl = 0.0

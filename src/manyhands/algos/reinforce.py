@@ -7,6 +7,8 @@ that is not played yet, so that no step has to wait for its episode.
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from manyhands.algos.base import OnPolicy, explained_variance, normalised, rows
 from manyhands.algos.returns import gae
 from manyhands.config import ReinforceConfig
@@ -39,7 +41,7 @@ class Reinforce(OnPolicy):
 
         value_loss = policy_loss
         for epoch in range(config.baseline_epochs):
-            for part in self.shuffled(epoch, len(obs)).split(config.minibatch):
+            for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
                 value = self.net.forward(obs[part], "value")[0]
                 value_loss = (value[:, 0] - targets[part]).square().mean()
                 self.descend(config.value_weight * value_loss)

@@ -11,9 +11,7 @@ Float = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 
 
-def gae(
-    reward: Float, value: Float, next_value: Float, done: Bool, gamma: float, lambda_: float
-) -> Float:
+def gae(reward: Float, value: Float, next_value: Float, done: Bool, gamma: float, lambda_: float) -> Float:
     """Generalised advantage estimation (Schulman et al. 2016).
 
     A_t = sum_k (gamma lambda)^k delta_{t+k} up to the episode's end,

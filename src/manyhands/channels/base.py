@@ -80,10 +80,10 @@ class Order:
     @classmethod
     def from_message(cls, message: wire.Message) -> "Order":
         try:
-            numbers = {name: int(message.meta[name]) for name in ("shard", "sequence", "version")}
+            shard, sequence, version = (int(message.meta[name]) for name in ("shard", "sequence", "version"))
         except (KeyError, TypeError, ValueError) as error:
             raise WireError(f"not an order: {error!r}") from error
-        order = cls(**numbers)
+        order = cls(shard, sequence, version)
         if "shards" not in message.meta:
             return order
         return replace(order, start=wire.unpack_states(message.meta, message.arrays).get(order.shard))

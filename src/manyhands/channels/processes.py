@@ -105,7 +105,9 @@ class ProcessesChannel:
         self.workers_by_shard.update(dict.fromkeys(shards, worker))
         message = self.task.to_message()
         worker.connection.send_bytes(
-            wire.encode(wire.Message("task", message.schema, {**message.meta, "name": name, "shards": shards}))
+            wire.encode(
+                wire.Message("task", message.schema, {**message.meta, "name": name, "shards": shards})
+            )
         )
         # The only pickle in the house: a callable for our own child, over a pipe that no one else has.
         pickled = cloudpickle.dumps(self.callable_env) if self.callable_env else b""
@@ -150,9 +152,7 @@ class ProcessesChannel:
             case "rollout":
                 order = worker.orders.popleft()
                 arrays = self.slots[order.shard][order.sequence % shared.ROLLOUT_SLOTS]
-                self.events.append(
-                    Trajectory.from_arrays(arrays, self.task.layout.columns, **message.meta)
-                )
+                self.events.append(Trajectory.from_arrays(arrays, self.task.layout.columns, **message.meta))
             case "fault":
                 self.events.append(Fault.from_message(message))
             case "notice":
@@ -202,9 +202,7 @@ class ProcessesChannel:
 
     def workers(self) -> list[WorkerStatus]:
         now = time.monotonic()
-        return [
-            WorkerStatus(w.name, w.progress[1], now - w.seen_at, bool(w.orders)) for w in self.processes
-        ]
+        return [WorkerStatus(w.name, w.progress[1], now - w.seen_at, bool(w.orders)) for w in self.processes]
 
     def finish(self, reason: str) -> None:
         if self.finished:
@@ -282,7 +280,9 @@ class WorkerSide:
         return shared.rollout_arrays(self.memories[order.shard], self._task.layout, slot)
 
     def send(self, trajectory: Trajectory) -> None:
-        meta = {name: getattr(trajectory, name) for name in ("shard", "sequence", "version", "maker", "seconds")}
+        meta = {
+            name: getattr(trajectory, name) for name in ("shard", "sequence", "version", "maker", "seconds")
+        }
         counts = {"finals": len(trajectory.final_at), "episodes": len(trajectory.episode_return)}
         self._send(wire.Message("rollout", "", {**meta, **counts}))
 

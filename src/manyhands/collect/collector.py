@@ -56,7 +56,7 @@ class Lane:
 
 
 class Shard:
-    """A fixed group of lanes. The forward pass always has this batch shape, so its bits are always the same."""
+    """A fixed group of lanes: the forward pass always has the same batch shape, so always the same bits."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Shard:
             self._fail(i, f"on reset {error}")
 
     def restore(self, state: ShardState) -> None:
-        """Puts every lane where `state` says, by playing its actions again; says where that was impossible."""
+        """Puts every lane where `state` says, by playing its actions again; says where that failed."""
         restarted = [i for i, lane_state in enumerate(state.lanes) if not self._replay(i, lane_state)]
         self.sequence = state.sequence
         if restarted and state.sequence:
@@ -265,9 +265,7 @@ class Collector:
     def collect(self, order: Order, weights: Weights, out: dict[str, Array]) -> Trajectory:
         shard = self.shards.get(order.shard)
         if shard is None:
-            shard = Shard(
-                self.task, order.shard, self.worker, self.report, self.callable_env, self.progress
-            )
+            shard = Shard(self.task, order.shard, self.worker, self.report, self.callable_env, self.progress)
             self.shards[order.shard] = shard
         if order.start is not None:
             shard.restore(order.start)

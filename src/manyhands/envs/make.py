@@ -117,7 +117,8 @@ def _flat_size(space: spaces.Space[Any], whole: spaces.Space[Any]) -> int:
     inside = "" if space is whole else f" inside {type(whole).__name__}"
     raise UsageError(
         f"observations of type {type(space).__name__}{inside} are not supported; "
-        "Box, Discrete, MultiBinary, MultiDiscrete, and Dict or Tuple of these are (use an ObservationWrapper)"
+        "Box, Discrete, MultiBinary, MultiDiscrete, and Dict or Tuple of these are "
+        "(use an ObservationWrapper)"
     )
 
 
@@ -133,8 +134,8 @@ def _action_spec(space: spaces.Space[Any], squash: bool) -> ActionSpec:
             low, high = (tuple(map(float, bound.reshape(-1))) for bound in (space.low, space.high))
             return ActionSpec("gaussian", (len(low),), low, high, squash)
     raise UsageError(
-        f"actions of type {space} are not supported; Discrete, MultiDiscrete (one row), MultiBinary (one row) "
-        "and Box of floats are (use an ActionWrapper)"
+        f"actions of type {space} are not supported; Discrete, MultiDiscrete (one row), "
+        "MultiBinary (one row) and Box of floats are (use an ActionWrapper)"
     )
 
 

@@ -59,5 +59,3 @@ def convolutions(obs: ObsSpec) -> tuple[Conv, ...]:
     if min(height, width) >= 36:
         return (Conv(32, 8, 4), Conv(64, 4, 2), Conv(64, 3, 1))
     return (Conv(16, min(3, height, width), 1),)
-
-

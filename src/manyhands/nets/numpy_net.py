@@ -16,9 +16,7 @@ class NumpyNet:
             raise ValueError("convolutions act with torch")
         self.spec = spec
         self.vector = np.zeros(spec.size, np.float32)
-        self.views = {
-            p.name: self.vector[p.offset : p.end].reshape(p.shape) for p in spec.parameters
-        }
+        self.views = {p.name: self.vector[p.offset : p.end].reshape(p.shape) for p in spec.parameters}
         self._buffers: dict[tuple[str, int], Float32] = {}
 
     def load(self, vector: Float32) -> None:

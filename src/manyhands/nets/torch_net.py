@@ -96,5 +96,3 @@ def _activate(inputs: Tensor, activation: Activation) -> Tensor:
     if activation == "tanh":
         return torch.tanh(inputs)
     return torch.relu(inputs) if activation == "relu" else inputs
-
-

@@ -20,6 +20,12 @@ POLL = 0.2
 """Seconds after which a waiting executor looks whether it should stop, and shows that it is alive."""
 RECENT = 100
 """Episodes in the mean of recent returns."""
+NEWEST_EPISODES = 20
+"""Episodes that tell whether training is near its goal."""
+NEAR = 0.25
+"""Near is when no more than this part of the way from the first returns to the goal is left."""
+RARELY = 10
+"""Far from the goal, tests come this many times more rarely."""
 LOG_INTERVAL = 0.25
 """Seconds between two rows of metrics, so that a day-long run does not fill the disk."""
 
@@ -40,6 +46,7 @@ class Progress:
     episodes: int = 0
     tests: int = 0
     next_test: int = 0
+    first_mean: float | None = None  # recent return when the first test might have been
     last_mean: float | None = None
     best_mean: float | None = None
     best_steps: int = 0
@@ -148,7 +155,7 @@ class Executor:
                 break
             self._learn(batch)
             self.counts.seconds = time.monotonic() - started
-            if self.counts.steps >= self.counts.next_test or self._finished():
+            if self._test_is_due():
                 self._test()
             self.counts.seconds = time.monotonic() - started
             self._log()
@@ -270,6 +277,24 @@ class Executor:
                 f"{self.config.env.id} failed more than {self.config.run.max_faults} times "
                 f"(run.max_faults); last: {(details or text).strip().splitlines()[-1]}"
             )
+
+    def _test_is_due(self) -> bool:
+        """Tests cost as much as learning, so they are rare until training comes near the goal.
+
+        Decided by counts alone, never by the clock: a run with the same seed tests and stops at the same step.
+        """
+        counts = self.counts
+        if self._finished():
+            return True
+        if counts.steps < counts.next_test or not self.recent:
+            return False
+        newest = float(np.mean(list(self.recent)[-NEWEST_EPISODES:]))
+        if counts.first_mean is None:
+            counts.first_mean = newest
+        overdue = counts.steps >= counts.next_test + (RARELY - 1) * self.config.run.test_every
+        if self.solved_at is None or overdue:
+            return overdue
+        return newest >= self.solved_at - NEAR * abs(self.solved_at - counts.first_mean)
 
     def _test(self) -> None:
         began = time.monotonic()

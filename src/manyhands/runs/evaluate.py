@@ -55,7 +55,7 @@ class Evaluation:
 
 
 class Player:
-    """Plays episodes of one environment side by side. Episode i depends on (seed, i) and the weights alone."""
+    """Plays episodes side by side. Episode i depends on the seed, i and the weights alone."""
 
     def __init__(
         self,

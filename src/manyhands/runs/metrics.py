@@ -18,7 +18,7 @@ class MetricsLog:
         if run.metrics_path.exists():
             kept = [row for row in run.metrics() if row["steps"] <= from_step]
             run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        self.file = open(run.metrics_path, "a", buffering=1)
+        self.file = run.metrics_path.open("a", buffering=1)
         self.directory = run.path
         self.events: Any = None
 
@@ -48,5 +48,3 @@ class MetricsLog:
         self.file.close()
         if self.events is not None:
             self.events.close()
-
-

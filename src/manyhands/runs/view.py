@@ -92,7 +92,8 @@ class View:
         return (
             f"{counts.seconds:6.1f} s  {counts.steps:>9,} steps  {speed:>7,.0f} steps/s  "
             f"return {_number(counts.recent_mean)}  test {_number(counts.last_mean)}  "
-            f"best {_number(counts.best_mean)}  workers {len(executor.channel.workers())}  lag {executor.lag:g}"
+            f"best {_number(counts.best_mean)}  "
+            f"workers {len(executor.channel.workers())}  lag {executor.lag:g}"
         )
 
     def _panel(self, executor: "Executor", speed: float) -> Panel:
@@ -144,7 +145,10 @@ class View:
         if counts.solved:
             print(f"Solved in {spent}: {test}, goal {self.solved_at:g}.")
         elif self.solved_at is not None:
-            print(f"Not solved in {spent}: best test {_number(counts.best_mean).strip()}, goal {self.solved_at:g}.")
+            print(
+                f"Not solved in {spent}: best test {_number(counts.best_mean).strip()}, "
+                f"goal {self.solved_at:g}."
+            )
         else:
             print(f"Finished after {spent}: {test}.")
         print(f"The run lies in {run.path}. Try next: manyhands eval {run.path}")

@@ -1,0 +1,63 @@
+"""manyhands: train deep reinforcement-learning agents on every machine you have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from manyhands.agent import Agent
+    from manyhands.runs.store import Run
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "load", "train"]
+
+
+def train(
+    env: str | Callable[..., Any],
+    algo: str | None = None,
+    *,
+    workers: int | None = None,
+    mode: str | None = None,
+    steps: int | None = None,
+    until: str | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+    directory: str | Path | None = None,
+    resume: str | Path | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    quiet: bool = True,
+) -> Run:
+    """Trains an agent and returns its run; the arguments are those of `manyhands train`.
+
+    `env` is a Gymnasium id, `module:callable`, or a callable that returns an environment. `settings` are
+    overrides by section, such as {"algo": {"learning_rate": 3e-4}}.
+    """
+    from manyhands import training
+    from manyhands.config import resolve
+    from manyhands.runs import store
+    from manyhands.runs.view import View
+
+    env_id = env if isinstance(env, str) else f"{env.__module__}:{getattr(env, '__qualname__', 'callable')}"
+    callable_env = None if isinstance(env, str) else env
+    view = View(quiet)
+    if resume is not None:
+        found = store.find(resume)
+        continued = training.continue_config(found, steps, until, workers)
+        return training.train(continued, resume=found, callable_env=callable_env, view=view)
+    given = {"workers": workers, "mode": mode, "steps": steps, "until": until, "seed": seed}
+    named = {key: value for key, value in given.items() if value is not None}
+    file = Path(config) if config is not None else None
+    resolved = resolve(env_id, algo, file, (settings or {}, {"run": named}))
+    path = Path(directory) if directory is not None else None
+    return training.train(resolved, name, path, callable_env=callable_env, view=view)
+
+
+def load(run: str | Path, which: str | None = None, env: Callable[..., Any] | None = None) -> Agent:
+    """The agent of a run, by name or path, ready to `act`. `env` where it was trained on a callable."""
+    from manyhands.agent import load as load_agent
+    from manyhands.runs.store import find
+
+    return load_agent(find(run), which, env)

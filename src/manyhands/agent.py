@@ -1,0 +1,79 @@
+"""A trained agent, as a library user wants it: load it, ask it for actions, judge it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from manyhands.envs import make as envs
+from manyhands.nets.build import Actor, actor
+from manyhands.policy import ActionSpec
+from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.evaluate import Evaluation, Player
+from manyhands.runs.store import Run
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Acts on the environment's own observations and answers with its own kind of actions."""
+
+    actor: Actor
+    action: ActionSpec
+    encode: envs.Encoder
+    decode: Any
+    obs: envs.ObsSpec
+    noise: np.random.Generator
+
+    def act(self, obs: Any, sample: bool = False) -> Any:
+        """The likeliest action for one observation, or a sampled one."""
+        row = np.zeros((1, *self.obs.shape), self.obs.dtype)
+        self.encode(obs, row[0])
+        outputs = self.actor.forward(row, "policy")
+        log_std = np.zeros(1, np.float32)
+        if self.action.kind == "gaussian":
+            log_std = self.actor.forward(row, "log_std")
+        noise = self.action.noise(self.noise, 1) if sample else None
+        return self.decode(self.action.choose(outputs, log_std, noise))[0]
+
+
+def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None = None) -> Agent:
+    checkpoint = run.checkpoint(which)
+    env = envs.make(run.config().env, callable_env)
+    try:
+        spaces = envs.describe(env, checkpoint.action.squash)
+        encode = envs.encoder(env.observation_space, spaces.obs)
+        decode = envs.decoder(env.action_space, checkpoint.action)
+    finally:
+        env.close()
+    net = actor(checkpoint.spec)
+    net.load(checkpoint.weights.vector)
+    return Agent(net, checkpoint.action, encode, decode, spaces.obs, np.random.default_rng())
+
+
+def judge(
+    run: Run,
+    episodes: int,
+    seed: int,
+    sample: bool = False,
+    which: str | None = None,
+    callable_env: envs.MakeEnv | None = None,
+) -> tuple[Evaluation, float | None]:
+    """Whole episodes with the run's agent, and the mean at which its environment counts as solved."""
+    checkpoint: Checkpoint = run.checkpoint(which)
+    player = Player(run.config().env, checkpoint.spec, checkpoint.action, callable_env)
+    try:
+        return player.play(checkpoint.weights, episodes, seed, sample), goal(run, callable_env)
+    finally:
+        player.close()
+
+
+def goal(run: Run, callable_env: envs.MakeEnv | None = None) -> float | None:
+    """The mean return at which the run's environment counts as solved, where there is one."""
+    config = run.config()
+    if config.run.solved_at is not None:
+        return config.run.solved_at
+    env = envs.make(config.env, callable_env)
+    try:
+        return envs.describe(env).threshold
+    finally:
+        env.close()

@@ -1,0 +1,152 @@
+"""The command line: parsing only. Everything heavy is imported by the command that needs it."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from manyhands import __version__
+from manyhands.errors import ManyhandsError, UsageError
+
+EXAMPLES = """\
+examples:
+  manyhands train LunarLander-v3                      train until solved, with a tuned recipe
+  manyhands train CartPole-v1 --algo a2c --seed 3     another algorithm, another seed
+  manyhands train my_module:make_env --workers 2      your own environment
+  manyhands train --resume LunarLander-v3-ppo-1       go on where a run stopped
+  manyhands eval LunarLander-v3-ppo-1 --episodes 500  judge the agent
+  manyhands play LunarLander-v3-ppo-1 --out play.mp4  watch it
+  manyhands runs                                      list the runs under runs/
+  manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
+"""
+
+BENCHES = ("solve", "speed", "memory", "startup")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong call in one line, with the help that would have avoided it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = _Parser(
+        prog="manyhands",
+        description="Train deep reinforcement-learning agents on every machine you have.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"manyhands {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    _add_train(commands)
+    _add_eval(commands)
+    _add_play(commands)
+    commands.add_parser("runs", help="list the runs under runs/").add_argument("--debug", action="store_true")
+    show = commands.add_parser("show", help="a run's settings, result and learning curve")
+    show.add_argument("run", metavar="RUN", help="a run's name or path")
+    show.add_argument("--out", type=Path, help="where to write the learning curve (default: RUN/plots/)")
+    show.add_argument("--debug", action="store_true", help="show tracebacks")
+    bench = commands.add_parser("bench", help="measure: " + ", ".join(BENCHES))
+    bench.add_argument("bench", metavar="NAME", help=f"one of {', '.join(BENCHES)}")
+    bench.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="its options; --help lists them")
+    return top
+
+
+def _add_train(commands: Any) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train an agent",
+        description="Train an agent on a Gymnasium environment. Settings come from a tuned recipe when there "
+        "is one for the environment, else from general ones; `manyhands show RUN` prints them all.",
+    )
+    train.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
+    train.add_argument("--algo", help="ppo, a2c, reinforce or impala (default: the recipe's)")
+    train.add_argument(
+        "--workers", type=int, help="worker processes; 0 = inside this process (default: cores)"
+    )
+    train.add_argument(
+        "--mode",
+        help="sync (lag 0), pipelined (default: collects while it learns, lag exactly 1) or async",
+    )
+    train.add_argument("--steps", type=_whole, help="stop after this many environment steps at the latest")
+    train.add_argument("--until", help="solved (default) or steps")
+    train.add_argument("--seed", type=int, help="same seed, same result (default: 0)")
+    train.add_argument("--name", help="a name for the run, under runs/")
+    train.add_argument("--dir", type=Path, help="a directory for the run, anywhere")
+    train.add_argument("--resume", metavar="RUN", help="go on with a run, by name or path")
+    train.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.NAME=VALUE",
+        help="override a setting, such as algo.learning_rate=3e-4; may be given again",
+    )
+    train.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file")
+    train.add_argument("--quiet", action="store_true", help="no progress; faults still go to stderr")
+    train.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _add_eval(commands: Any) -> None:
+    judge = commands.add_parser("eval", help="play whole episodes with a run's agent and report the scores")
+    judge.add_argument("run", metavar="RUN", help="a run's name or path")
+    judge.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
+    judge.add_argument("--seed", type=int, default=1_000_000, help="of the episodes (default: 1000000)")
+    judge.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
+    judge.add_argument(
+        "--which", choices=("best", "last"), help="which checkpoint (default: the best tested)"
+    )
+    judge.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    judge.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _add_play(commands: Any) -> None:
+    play = commands.add_parser("play", help="record a video of a run's agent")
+    play.add_argument("run", metavar="RUN", help="a run's name or path")
+    play.add_argument("--out", type=Path, default=Path("play.mp4"), help=".mp4 or .gif (default: play.mp4)")
+    play.add_argument("--episodes", type=int, default=1, help="how many, one after the other (default: 1)")
+    play.add_argument("--seed", type=int, default=0, help="of the first episode (default: 0)")
+    play.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _whole(text: str) -> int:
+    """Accepts 1000000, 1_000_000 and 1e6."""
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command; a wrong call ends with 2, a failed one with 1, always in one line unless --debug."""
+    given = sys.argv[1:] if arguments is None else arguments
+    sys.path.insert(0, os.getcwd())  # for module:callable, as `python -m` would do
+    try:
+        options = parser().parse_args(given)
+        if options.command is None:
+            parser().print_help()
+            return
+        from manyhands import commands
+
+        commands.run(options)
+    except ManyhandsError as error:
+        if "--debug" in given:
+            raise
+        _leave(str(error), error.exit_code)
+    except OSError as error:
+        if "--debug" in given:
+            raise
+        where = f": {error.filename}" if error.filename else ""
+        _leave(f"{error.strerror or error}{where}", 1)
+    except KeyboardInterrupt:
+        _leave("interrupted", 130)
+
+
+def _leave(message: str, code: int) -> NoReturn:
+    print(f"manyhands: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

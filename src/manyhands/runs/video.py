@@ -1,0 +1,169 @@
+"""Films of an agent at play."""
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.error import Error as GymnasiumError
+from numpy.typing import NDArray
+
+from manyhands.collect.streams import TEST, mix
+from manyhands.envs import make as envs
+from manyhands.errors import EnvError, UsageError
+from manyhands.nets.build import actor
+from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.store import Run
+
+MAX_FRAMES = 3_000
+"""Steps of one episode that are filmed; one that has not ended by then is cut."""
+DEFAULT_FPS = 30.0
+"""For environments that do not say how fast they want to be seen."""
+GIF_FPS = 20.0
+GIF_SIDE = 400
+"""A GIF stores every picture nearly whole, so it gets fewer and smaller ones than an mp4."""
+GIF_COLOURS = 128
+
+Frame = NDArray[np.uint8]
+Write = Callable[[Frame], None]
+
+
+def record(
+    run: Run,
+    out: Path,
+    episodes: int = 1,
+    seed: int = 0,
+    callable_env: envs.MakeEnv | None = None,
+) -> list[float]:
+    """Plays the run's best agent greedily, films it into `out` (.mp4 or .gif), and returns the returns."""
+    if out.suffix.lower() not in (".mp4", ".gif"):
+        raise UsageError(f"cannot film into {out}: the name must end in .mp4 or .gif")
+    if episodes < 1:
+        raise UsageError(f"cannot film {episodes} episodes; at least 1")
+    checkpoint = run.checkpoint()
+    env = _make(run, callable_env)
+    try:
+        fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
+        with _film(out, fps) as write:
+            return _play(env, run.config().env.id, checkpoint, episodes, seed, write)
+    finally:
+        env.close()
+
+
+def _make(run: Run, callable_env: envs.MakeEnv | None) -> envs.Env:
+    config = run.config().env
+    refusal = f"{config.id} cannot be filmed: it does not render to rgb_array"
+    try:
+        with warnings.catch_warnings():
+            # Gymnasium warns of a render mode that is not supported; that is refused below.
+            warnings.simplefilter("ignore")
+            env = envs.make(config, callable_env, render_mode="rgb_array")
+    except (UsageError, TypeError) as error:
+        if "render_mode" in str(error):
+            raise UsageError(f"{refusal} ({error})") from error
+        raise
+    modes = env.metadata.get("render_modes") or []
+    if env.render_mode != "rgb_array" or "rgb_array" not in modes:
+        env.close()
+        raise UsageError(f"{refusal} (its render modes: {', '.join(map(str, modes)) or 'none'})")
+    return env
+
+
+def _play(
+    env: envs.Env, name: str, checkpoint: Checkpoint, episodes: int, seed: int, write: Write
+) -> list[float]:
+    spaces = envs.describe(env, checkpoint.action.squash)
+    if spaces.obs.shape != checkpoint.spec.input_shape or spaces.action != checkpoint.action:
+        raise EnvError(f"{name} has other spaces now than when the agent was trained")
+    encode = envs.encoder(env.observation_space, spaces.obs)
+    decode = envs.decoder(env.action_space, checkpoint.action)
+    policy = actor(checkpoint.spec)
+    policy.load(checkpoint.weights.vector)
+    row = np.zeros((1, *spaces.obs.shape), spaces.obs.dtype)
+    no_spread = np.zeros(1, np.float32)
+    returns = []
+    for episode in range(episodes):
+        # The same starts as an evaluation with this seed.
+        obs, _ = env.reset(seed=mix(seed, TEST, episode) >> 33)
+        total = 0.0
+        write(_frame(env, name))
+        for _ in range(MAX_FRAMES):
+            encode(obs, row[0])
+            action = decode(checkpoint.action.choose(policy.forward(row, "policy"), no_spread, None))[0]
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total += float(reward)
+            write(_frame(env, name))
+            if terminated or truncated:
+                break
+        returns.append(total)
+    return returns
+
+
+def _frame(env: envs.Env, name: str) -> Frame:
+    try:
+        frame: Any = env.render()
+    except GymnasiumError as error:
+        raise UsageError(f"{name} cannot be filmed: {' '.join(str(error).split())}") from error
+    if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3):
+        given = f"shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
+        raise UsageError(f"{name} cannot be filmed: it renders {given}, not a picture of [height, width, 3]")
+    return frame.astype(np.uint8, copy=False)
+
+
+@contextmanager
+def _film(out: Path, fps: float) -> Iterator[Write]:
+    """Takes frames; the film has its name once it is whole, and there is nothing when something fails."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.stem}.{os.getpid()}{out.suffix}")
+    kind = _mp4 if out.suffix.lower() == ".mp4" else _gif
+    try:
+        with kind(temporary, fps) as write:
+            yield write
+        os.replace(temporary, out)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _mp4(path: Path, fps: float) -> Iterator[Write]:
+    import imageio.v2 as imageio
+
+    # One-pixel blocks switch off its own resizing; the frames are made even here.
+    writer = imageio.get_writer(
+        path, format="FFMPEG", mode="I", fps=fps, codec="libx264", quality=7, macro_block_size=1
+    )
+    try:
+        yield lambda frame: writer.append_data(_even(frame))
+    finally:
+        writer.close()
+
+
+def _even(frame: Frame) -> Frame:
+    """Both sides even, as H.264's colours want it; an odd edge is repeated."""
+    height, width, _ = frame.shape
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+
+
+@contextmanager
+def _gif(path: Path, fps: float) -> Iterator[Write]:
+    from PIL import Image
+
+    every = max(1, math.ceil(fps / GIF_FPS))
+    images: list[Image.Image] = []
+    seen = 0
+
+    def write(frame: Frame) -> None:
+        nonlocal seen
+        if seen % every == 0:
+            image = Image.fromarray(frame)
+            image.thumbnail((GIF_SIDE, GIF_SIDE))
+            images.append(image.quantize(GIF_COLOURS, dither=Image.Dither.NONE))
+        seen += 1
+
+    yield write
+    milliseconds = max(20, round(1000 * every / fps))
+    images[0].save(path, save_all=True, append_images=images[1:], duration=milliseconds, loop=0)
