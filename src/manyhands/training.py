@@ -109,7 +109,7 @@ class _LateLearner:
                 seed=config.run.seed,
                 total_steps=config.run.steps,
             )
-            if self.resumed is not None:
+            if self.resumed is not None and self.resumed.learner:
                 self.algorithm.load_state(self.first.version, self.resumed.learner)
         return self.algorithm
 
@@ -125,7 +125,9 @@ def train(
     """Trains, and returns the run. Ctrl-C stops cleanly."""
     path = store.choose_path(name, directory, config) if resume is None else resume.path
     planned = plan(config, callable_env)
-    resumed = resume.checkpoint(store.LAST) if resume is not None else None
+    resumed = None
+    if resume is not None and resume.checkpoint_path(store.LAST).exists():
+        resumed = resume.checkpoint(store.LAST)  # else it ended before the first one, and begins again
     if resumed is not None and resumed.spec.schema != planned.spec.schema:
         raise RunError(f"{path} holds another network than its config.yaml describes")
     if resumed is not None:

@@ -281,7 +281,7 @@ class Executor:
     def _test_is_due(self) -> bool:
         """Tests cost as much as learning, so they are rare until training comes near the goal.
 
-        Decided by counts alone, never by the clock: a run with the same seed tests and stops at the same step.
+        Decided by counts alone, never by the clock: the same seed tests and stops at the same step.
         """
         counts = self.counts
         if self._finished():

@@ -64,7 +64,7 @@ def learning_curve(run: Run, out: Path, goal: float | None = None) -> None:
     _draw_booked(booked, progress, inline)
     booked.set_xlabel("environment steps")
     booked.xaxis.set_major_formatter(EngFormatter(sep=""))
-    booked.set_xlim(0, max(row["steps"] for row in rows))
+    booked.set_xlim(0, 1.02 * max(row["steps"] for row in rows))
     for axes in (returns, speed, booked):
         tidy(axes)
     figure.align_ylabels()
@@ -117,7 +117,7 @@ def _draw_speed(axes: Axes, progress: list[Row]) -> None:
 
 
 def speed_over(steps: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """Steps and the steps/s around them, each over a part of the run that is long enough to mean something."""
+    """Steps and the steps/s around them, each over a part of the run long enough to mean something."""
     if len(steps) < 2:
         return np.zeros(0), np.zeros(0)
     shortest = max(1.0, (seconds[-1] - seconds[0]) / SPEED_PARTS)
@@ -133,7 +133,7 @@ def speed_over(steps: Floats, seconds: Floats) -> tuple[Floats, Floats]:
 
 
 def _draw_booked(axes: Axes, progress: list[Row], inline: bool) -> None:
-    """The executor's seconds, stacked; workers collect beside it, so their seconds are a line of their own."""
+    """The executor's seconds, stacked; workers collect beside it, so theirs are a line."""
     steps, whole = _columns(progress, "steps", "seconds")
     shares = {"learning": BLUE, "testing": ORANGE, "waiting": GREY}
     if inline:

@@ -55,6 +55,8 @@ def record(
 
 
 def _make(run: Run, callable_env: envs.MakeEnv | None) -> envs.Env:
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains of the missing screen
     config = run.config().env
     refusal = f"{config.id} cannot be filmed: it does not render to rgb_array"
     try:

@@ -1,0 +1,42 @@
+"""The other libraries' home: a virtual environment of their own, made when it is missing."""
+
+import shlex
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from manyhands.bench.report import last_line
+from manyhands.errors import RunError
+
+VENV = Path(".venv-peers")
+CONSTRAINTS = Path("constraints.txt")
+
+
+def python(venv: Path) -> Path:
+    """The interpreter of a `venv` that has Stable-Baselines3, installed first if need be."""
+    interpreter = venv / "bin" / "python"
+    if not interpreter.exists():
+        print(f"making {venv}", flush=True)
+        _run([sys.executable, "-m", "venv", str(venv)])
+    check = [str(interpreter), "-c", "import stable_baselines3, Box2D"]
+    if subprocess.run(check, capture_output=True, check=False).returncode:
+        print(f"installing Stable-Baselines3 into {venv}", flush=True)
+        _run([str(interpreter), "-m", "pip", "install", "--quiet", *_constraints(), *_requirements()])
+    return interpreter
+
+
+def _constraints() -> list[str]:
+    return ["--constraint", str(CONSTRAINTS)] if CONSTRAINTS.is_file() else []
+
+
+def _requirements() -> list[str]:
+    """The same torch, numpy and Gymnasium as ours, so that only the library differs."""
+    torch, numpy, gymnasium = (version(name).partition("+")[0] for name in ("torch", "numpy", "gymnasium"))
+    return ["stable-baselines3", f"torch=={torch}", f"numpy=={numpy}", f"gymnasium[box2d]=={gymnasium}"]
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(f"{shlex.join(command)} failed: {last_line(done.stderr)}")

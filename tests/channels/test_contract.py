@@ -1,0 +1,186 @@
+"""What every channel promises to an executor. A new channel joins by adding its name to `CHANNELS`."""
+
+import os
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from manyhands.channels.base import NEWEST, ExecutorChannel, Fault, Notice, Order
+from manyhands.channels.inline import InlineChannel
+from manyhands.channels.processes import ProcessesChannel
+from manyhands.config import Config
+from manyhands.experience import ShardState, Trajectory
+from manyhands.policy import Weights
+from manyhands.training import Plan, plan
+
+SHARDS = 3
+Open = Callable[[Plan], ExecutorChannel]
+CHANNELS: dict[str, Open] = {
+    "inline": lambda planned: InlineChannel(planned.task),
+    "processes-1": lambda planned: ProcessesChannel(planned.task, SHARDS, 1, hang_timeout=30),
+    "processes-3": lambda planned: ProcessesChannel(planned.task, SHARDS, 3, hang_timeout=30),
+}
+
+
+def planned(env: str = "small_envs:Chain", **kwargs: object) -> Plan:
+    config = Config.from_plain(
+        {
+            "env": {"id": env, "kwargs": kwargs},
+            "collect": {"shards": SHARDS, "lanes": 2, "steps": 16},
+            "run": {"seed": 5},
+        }
+    )
+    return plan(config)
+
+
+def weights(made: Plan, version: int) -> Weights:
+    return Weights(version, made.spec.initial_vector(version), made.spec.schema)
+
+
+@pytest.fixture(params=CHANNELS)
+def opener(request: pytest.FixtureRequest) -> Iterator[Open]:
+    opened: list[ExecutorChannel] = []
+
+    def open_channel(made: Plan) -> ExecutorChannel:
+        channel = CHANNELS[request.param](made)
+        opened.append(channel)
+        return channel
+
+    yield open_channel
+    for channel in opened:
+        channel.finish("the test is over")
+
+
+def receive_all(channel: ExecutorChannel, count: int) -> list[Trajectory]:
+    """The next trajectories by shard and sequence, copied, since a channel may use their memory again."""
+    found: list[Trajectory] = []
+    while len(found) < count:
+        event = channel.receive(30)
+        assert event is not None, "nothing came"
+        if isinstance(event, Trajectory):
+            found.append(event)
+    return sorted(found, key=lambda t: (t.shard, t.sequence))
+
+
+def same(left: Trajectory, right: Trajectory) -> None:
+    for name in ("obs", "action", "reward", "terminated", "truncated", "last_obs", "episode"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name), err_msg=name)
+    for name in ("final_obs", "final_at", "episode_return", "episode_length"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name), err_msg=name)
+    for name, column in left.columns.items():
+        np.testing.assert_array_equal(column, right.columns[name], err_msg=name)
+
+
+def test_every_shard_answers_its_order_with_the_version_asked_for(opener: Open) -> None:
+    made = planned()
+    channel = opener(made)
+    channel.publish(weights(made, 0))
+    for shard in range(SHARDS):
+        channel.order(Order(shard, 0, 0))
+    found = receive_all(channel, SHARDS)
+    assert [(t.shard, t.sequence, t.version) for t in found] == [(s, 0, 0) for s in range(SHARDS)]
+    assert all(t.steps == 32 for t in found)
+
+
+def test_all_channels_make_the_same_bits(opener: Open) -> None:
+    made = planned()
+    reference = InlineChannel(made.task)
+    channel = opener(made)
+    for sequence in range(3):
+        for each in (reference, channel):
+            each.publish(weights(made, sequence))
+            for shard in range(SHARDS):
+                each.order(Order(shard, sequence, sequence))
+        pairs = zip(receive_all(reference, SHARDS), receive_all(channel, SHARDS), strict=True)
+        for expected, found in pairs:
+            same(expected, found)
+            channel.ack(found)
+    reference.finish("compared")
+
+
+def test_an_order_may_name_an_older_version_or_the_newest(opener: Open) -> None:
+    made = planned()
+    channel = opener(made)
+    for version in range(3):
+        channel.publish(weights(made, version))
+    channel.order(Order(0, 0, 1))
+    channel.order(Order(1, 0, NEWEST))
+    assert [t.version for t in receive_all(channel, 2)] == [1, 2]
+
+
+def test_two_orders_of_a_shard_are_played_in_turn(opener: Open) -> None:
+    made = planned()
+    channel = opener(made)
+    channel.publish(weights(made, 0))
+    channel.order(Order(2, 0, 0))
+    channel.order(Order(2, 1, 0))
+    first, second = receive_all(channel, 2)
+    assert (first.sequence, second.sequence) == (0, 1)
+    going_on = first.last_obs
+    np.testing.assert_array_equal(second.obs[0], going_on)
+
+
+def test_a_shard_can_be_taken_up_where_another_worker_left_it(opener: Open) -> None:
+    made = planned()
+    reference = InlineChannel(made.task)
+    reference.publish(weights(made, 0))
+    for sequence in range(2):
+        reference.order(Order(1, sequence, 0))
+    before, expected = receive_all(reference, 2)
+    reference.finish("compared")
+
+    channel = opener(made)
+    channel.publish(weights(made, 0))
+    start = ShardState.fresh(made.task.layout).after(before)
+    channel.order(Order(1, 1, 0, start))
+    same(expected, receive_all(channel, 1)[0])
+
+
+def test_an_environment_that_cannot_be_repeated_is_said(opener: Open) -> None:
+    made = planned("small_envs:Unrepeatable")
+    channel = opener(made)
+    channel.publish(weights(made, 0))
+    channel.order(Order(0, 0, 0))
+    first = receive_all(channel, 1)[0]
+    start = ShardState.fresh(made.task.layout).after(first)
+    channel.order(Order(0, 1, 0, start))
+    said = []
+    while not isinstance(event := channel.receive(30), Trajectory):
+        assert event is not None
+        said.append(event)
+    notices = [event for event in said if isinstance(event, Notice)]
+    # An inline channel reports after the rollout in which it noticed.
+    if not notices and isinstance(event := channel.receive(1), Notice):
+        notices.append(event)
+    assert "cannot be restarted exactly" in notices[0].text
+
+
+def test_a_raising_environment_is_reported_with_its_traceback_lane_and_seed(opener: Open, tmp_path: object) -> None:
+    made = planned("small_envs:Failing", how="raise", marker=f"{tmp_path}/failed", after=5)
+    channel = opener(made)
+    channel.publish(weights(made, 0))
+    channel.order(Order(0, 0, 0))
+    events = [channel.receive(30), channel.receive(30)]
+    fault = next(event for event in events if isinstance(event, Fault))
+    trajectory = next(event for event in events if isinstance(event, Trajectory))
+    assert "the simulator exploded" in fault.text
+    assert "Traceback" in fault.text
+    assert fault.seed > 0
+    assert trajectory.truncated[4, fault.lane]
+
+
+def test_nothing_to_receive_is_none_after_the_timeout(opener: Open) -> None:
+    channel = opener(planned())
+    assert channel.receive(0.05) is None
+
+
+def test_finishing_twice_is_fine_and_leaves_no_process(opener: Open) -> None:
+    made = planned()
+    channel = opener(made)
+    processes = [worker.process.pid for worker in getattr(channel, "processes", [])]
+    channel.finish("done")
+    channel.finish("done")
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)

@@ -1,0 +1,225 @@
+"""Real kills, real hangs, real crashes: the run goes on, and where it can be exact it is."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import manyhands
+from manyhands.config import Config, merge
+from manyhands.errors import EnvError
+from manyhands.runs.store import LAST, Run
+from manyhands.runs.view import View
+from manyhands.training import train
+
+SMALL: dict[str, Any] = {
+    "collect": {"shards": 2, "lanes": 4, "steps": 32},
+    "algo": {"minibatch": 64, "epochs": 2},
+    "run": {"steps": 8192, "until": "steps", "workers": 2, "mode": "sync", "seed": 3, "checkpoint_every": 0.0},
+}
+
+
+def config(env_id: str = "small_envs:Chain", **layers: dict[str, Any]) -> Config:
+    return Config.from_plain(merge(SMALL, {"env": {"id": env_id}}, layers))
+
+
+def digest(run: Run) -> str:
+    return hashlib.sha256(run.checkpoint(LAST).weights.vector.tobytes()).hexdigest()
+
+
+class Heard(View):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.lines: list[str] = []
+
+    def said(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def command(directory: Path, *extra: str) -> list[str]:
+    return [sys.executable, "-m", "manyhands.cli", "train", *extra, "--dir", str(directory)]
+
+
+def settings(*pairs: str) -> list[str]:
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+SLOW_RUN = [
+    "small_envs:Slow",
+    "--mode", "sync",
+    "--workers", "2",
+    "--steps", "8192",
+    "--until", "steps",
+    "--seed", "3",
+    *settings("collect.lanes=4", "collect.steps=32", "algo.minibatch=64", "run.checkpoint_every=0"),
+]  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def workers_of(process: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(process).children() if "roles.worker" in " ".join(child.cmdline())]
+
+
+@pytest.mark.parametrize("mode", ["sync", "pipelined"])
+def test_a_killed_worker_is_replaced_and_changes_no_bit(tmp_path: Path, mode: str) -> None:
+    undisturbed = train(config(run={"mode": mode}), directory=tmp_path / "whole")
+    view = Heard()
+    killed: list[int] = []
+
+    class Killer(Heard):
+        def progress(self, row: Any, executor: Any) -> None:
+            if executor.counts.steps > 2000 and not killed:
+                killed.append(executor.channel.processes[0].process.pid)
+                os.kill(killed[0], signal.SIGKILL)
+
+    view = Killer()
+    disturbed = train(config(run={"mode": mode}), directory=tmp_path / "killed", view=view)
+    assert killed
+    assert "worker-0 was lost (ended by SIGKILL" in view.lines[0]
+    assert digest(disturbed) == digest(undisturbed)
+
+
+@pytest.mark.parametrize("moment", [0.4, 1.1, 2.3])
+def test_kill_9_of_the_whole_group_then_resume_gives_the_same_weights(tmp_path: Path, moment: float) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    subprocess.run(command(whole, *SLOW_RUN), env=environment(), check=True, capture_output=True)
+    process = subprocess.Popen(
+        command(cut, *SLOW_RUN), env=environment(), stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    wait_for((cut / "checkpoints" / "last.safetensors").exists)
+    time.sleep(moment)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert Run(cut).status()["steps"] < 8192
+    resume = [sys.executable, "-m", "manyhands.cli", "train", "--resume", str(cut), "--workers", "1"]
+    subprocess.run(resume, env=environment(), check=True, capture_output=True)
+    assert digest(Run(cut)) == digest(Run(whole))
+    steps = [row["steps"] for row in Run(cut).metrics()]
+    assert steps == sorted(steps), "rows after the checkpoint must not be there twice"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_says_how_to_resume_and_leaves_no_process(tmp_path: Path, number: int) -> None:
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        command(run, *SLOW_RUN), env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for((run / "checkpoints" / "last.safetensors").exists)
+    children = workers_of(process.pid)
+    assert len(children) == 2
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    said, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert f"manyhands train --resume {run}" in said
+    assert not any(child.is_running() for child in children)
+    assert Run(run).status()["status"] == "stopped"
+
+
+def test_workers_do_not_outlive_a_killed_executor_even_inside_a_hung_step(tmp_path: Path) -> None:
+    hanging = ["small_envs:Failing", "--workers", "2"]
+    hanging += settings(f"env.kwargs={{how: hang, marker: {tmp_path}/m, after: 3, always: true}}")
+    process = subprocess.Popen(command(tmp_path / "run", *hanging), env=environment(), stdout=subprocess.DEVNULL)
+    wait_for((tmp_path / "m").exists)
+    children = workers_of(process.pid)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(child.is_running() for child in children), seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise", "the simulator exploded"),
+        ("hang", "took longer than"),
+        ("segfault", "SIGSEGV"),
+        ("exit", "exit code 7"),
+    ],
+)
+def test_a_misbehaving_environment_is_replaced_and_the_run_goes_on(tmp_path: Path, how: str, said: str) -> None:
+    view = Heard()
+    kwargs = {"how": how, "marker": str(tmp_path / "marker")}
+    run = train(
+        config("small_envs:Failing", env={"kwargs": kwargs}, run={"hang_timeout": 1.0}),
+        directory=tmp_path / "run",
+        view=view,
+    )
+    assert said in "\n".join(view.lines)
+    assert "lane" in view.lines[0]
+    status = run.status()
+    assert status["steps"] == 8192
+    assert status["faults"] >= 1
+
+
+@pytest.mark.parametrize(("how", "workers"), [("raise", 0), ("raise", 2), ("segfault", 2)])
+def test_an_environment_that_always_fails_ends_the_run_with_one_line(
+    tmp_path: Path, how: str, workers: int
+) -> None:
+    kwargs = {"how": how, "marker": str(tmp_path / "marker"), "always": True, "after": 3}
+    with pytest.raises(EnvError, match="failed more than 2 times"):
+        train(
+            config("small_envs:Failing", env={"kwargs": kwargs}, run={"workers": workers, "max_faults": 2}),
+            directory=tmp_path / "run",
+        )
+    assert Run(tmp_path / "run").status()["status"] == "failed"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("nan", "observation is not finite"),
+        ("nan-reward", "reward is not finite"),
+        ("shape", r"shape \(4,\)"),
+        ("dtype", "dtype"),
+        ("reward-text", "its reward is 'much'"),
+    ],
+)
+def test_an_environment_that_breaks_its_contract_is_named(
+    tmp_path: Path, how: str, said: str, workers: int
+) -> None:
+    kwargs = {"how": how, "marker": str(tmp_path / "marker"), "after": 3}
+    with pytest.raises(EnvError, match=said) as caught:
+        train(
+            config("small_envs:Failing", env={"kwargs": kwargs}, run={"workers": workers}),
+            directory=tmp_path / "run",
+        )
+    assert "lane" in str(caught.value)
+    assert "seed" in str(caught.value)
+
+
+def test_an_unrepeatable_environment_is_resumed_with_new_episodes_and_this_is_said(tmp_path: Path) -> None:
+    run = train(config("small_envs:Unrepeatable"), directory=tmp_path / "run")
+    view = Heard()
+    more = config("small_envs:Unrepeatable", run={"steps": 12000})
+    train(more, resume=run, view=view)
+    assert any("cannot be restarted exactly" in line for line in view.lines)
+    assert run.status()["steps"] >= 12000
+
+
+def test_a_callable_environment_reaches_the_workers(tmp_path: Path) -> None:
+    from small_envs import Chain
+
+    limit = 17
+    run = manyhands.train(
+        lambda: Chain(limit=limit), workers=2, steps=4096, until="steps", directory=tmp_path / "run"
+    )
+    assert run.status()["steps"] >= 4096

@@ -1,0 +1,311 @@
+"""Two interpreters of one description: they must agree, and the description must cover the vector."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import random_vector
+
+from manyhands.config import NetConfig
+from manyhands.envs.make import ObsSpec, Spaces
+from manyhands.errors import UsageError
+from manyhands.nets.build import actor, actor_critic
+from manyhands.nets.numpy_net import NumpyNet
+from manyhands.nets.torch_net import TorchActor, TorchNet
+from manyhands.policy import ActionSpec, Conv, Dense, Head, NetSpec
+
+dense_layers = st.lists(
+    st.builds(Dense, st.integers(1, 9), st.sampled_from(["tanh", "relu", "none"])), max_size=3
+).map(tuple)
+
+
+@st.composite
+def dense_specs(draw: st.DrawFn) -> NetSpec:
+    heads = [
+        Head("policy", draw(st.integers(1, 6)), draw(dense_layers), gain=0.01),
+        Head("value", 1, draw(dense_layers)),
+    ]
+    if draw(st.booleans()):
+        heads.append(Head("log_std", draw(st.integers(1, 4)), gain=-0.7, free=True))
+    shape = draw(st.sampled_from([(1,), (4,), (3, 5), (2, 1, 3)]))
+    return NetSpec(shape, tuple(heads), draw(dense_layers), normalise=draw(st.booleans()))
+
+
+@given(dense_specs(), st.integers(1, 20), st.integers(0, 2**32))
+def test_numpy_and_torch_agree(spec: NetSpec, batch: int, seed: int) -> None:
+    vector = random_vector(spec, seed)
+    obs = np.random.default_rng(seed).normal(0, 3, (batch, *spec.input_shape)).astype(np.float32)
+    ours = NumpyNet(spec)
+    ours.load(vector)
+    theirs = TorchNet(spec, vector).forward(torch.from_numpy(obs), *(head.name for head in spec.heads))
+    for head, output in zip(spec.heads, theirs, strict=True):
+        mine = ours.forward(obs, head.name)
+        assert mine.shape == ((head.size,) if head.free else (batch, head.size))
+        np.testing.assert_allclose(mine, output.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+@given(dense_specs())
+def test_a_network_of_the_usual_size_computes_what_its_description_says(spec: NetSpec) -> None:
+    """Against the formula itself, so that both interpreters cannot be wrong in the same way."""
+    vector = random_vector(spec, 3)
+    part = {p.name: vector[p.offset : p.end].reshape(p.shape).astype(float) for p in spec.parameters}
+    obs = np.random.default_rng(4).normal(0, 20, (3, *spec.input_shape)).astype(np.float32)
+    net = NumpyNet(spec)
+    net.load(vector)
+    activations = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "none": lambda x: x}
+    hidden = obs.reshape(3, -1).astype(float)
+    if spec.normalise:
+        hidden = np.clip((hidden - part["input.mean"]) * part["input.scale"], -10, 10)
+    for i, layer in enumerate(spec.trunk):
+        hidden = activations[layer.activation](hidden @ part[f"trunk{i}.weight"] + part[f"trunk{i}.bias"])
+    for head in spec.heads:
+        if head.free:
+            np.testing.assert_array_equal(net.forward(obs, head.name), part[head.name].astype(np.float32))
+            continue
+        out = hidden
+        for i, layer in enumerate(head.hidden):
+            out = activations[layer.activation](out @ part[f"{head.name}{i}.weight"] + part[f"{head.name}{i}.bias"])
+        out = out @ part[f"{head.name}.weight"] + part[f"{head.name}.bias"]
+        np.testing.assert_allclose(net.forward(obs, head.name), out, rtol=1e-4, atol=1e-4)
+
+
+def image_spec(image: str, size: int = 12) -> NetSpec:
+    shape = (size, size + 2, 3) if image == "hwc" else (3, size, size + 2)
+    trunk = (Conv(4, 3, 2), Conv(5, 2, 1, "tanh"), Dense(7, "relu"))
+    return NetSpec(shape, (Head("policy", 4), Head("value", 1, (Dense(3),))), trunk, image=image)
+
+
+ALL_KINDS = [
+    NetSpec((4,), (Head("policy", 2, (Dense(8), Dense(8))), Head("value", 1, (Dense(8),)))),
+    NetSpec((3, 2), (Head("policy", 2), Head("log_std", 2, free=True, gain=0.5)), (Dense(5, "relu"),), normalise=True),
+    image_spec("hwc"),
+    image_spec("chw"),
+]
+
+
+@pytest.mark.parametrize("spec", ALL_KINDS)
+def test_json_leads_back_to_the_same_description(spec: NetSpec) -> None:
+    back = NetSpec.from_json(spec.to_json())
+    assert back == spec
+    assert back.schema == spec.schema
+    assert back.parameters == spec.parameters
+
+
+@given(dense_specs())
+def test_json_leads_back_to_the_same_description_for_any_dense_network(spec: NetSpec) -> None:
+    assert NetSpec.from_json(spec.to_json()) == spec
+
+
+def test_the_schema_never_changes_for_a_description() -> None:
+    """A run of last year must still find its network: this hash was written down once."""
+    spec = NetSpec((4,), (Head("policy", 2, (Dense(64), Dense(64)), gain=0.01), Head("value", 1, (Dense(64),))))
+    assert spec.schema == "8714d9dc4f775402"
+
+
+def test_schemas_differ_wherever_networks_do() -> None:
+    base = {"input_shape": (4,), "heads": (Head("policy", 2),), "trunk": (Dense(8),)}
+    changes = [
+        {},
+        {"input_shape": (5,)},
+        {"heads": (Head("policy", 3),)},
+        {"heads": (Head("other", 2),)},
+        {"heads": (Head("policy", 2, (Dense(8),)),)},
+        {"heads": (Head("policy", 2), Head("value", 1))},
+        {"trunk": (Dense(9),)},
+        {"trunk": (Dense(8, "relu"),)},
+        {"trunk": ()},
+        {"normalise": True},
+    ]
+    assert len({NetSpec(**{**base, **change}).schema for change in changes}) == len(changes)
+
+
+@given(dense_specs())
+def test_parameters_cover_the_vector_exactly_once(spec: NetSpec) -> None:
+    check_cover(spec)
+
+
+@pytest.mark.parametrize("spec", ALL_KINDS)
+def test_parameters_of_every_kind_cover_the_vector_exactly_once(spec: NetSpec) -> None:
+    check_cover(spec)
+
+
+def check_cover(spec: NetSpec) -> None:
+    used = np.zeros(spec.size, int)
+    for p in spec.parameters:
+        used[p.offset : p.end] += 1
+    assert (used == 1).all()
+    assert len({p.name for p in spec.parameters}) == len(spec.parameters)
+    trained = sum(np.prod(p.shape) for p in spec.parameters if p.kind not in ("mean", "scale"))
+    assert spec.trained == trained
+    for p in spec.parameters:
+        assert (p.offset >= spec.trained) == (p.kind in ("mean", "scale"))
+
+
+@pytest.mark.parametrize("spec", ALL_KINDS)
+def test_gradients_land_in_the_one_flat_gradient(spec: NetSpec) -> None:
+    vector = random_vector(spec, 5)
+    net = TorchNet(spec, vector)
+    pointer = net.gradient.data_ptr()
+    obs = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (6, *spec.input_shape)).astype(np.float32))
+    loss = sum((output.square().sum() for output in net.forward(obs, *(h.name for h in spec.heads))), torch.zeros(()))
+    loss.backward()
+    assert net.gradient.data_ptr() == pointer
+    for p in spec.parameters:
+        if p.kind in ("mean", "scale"):
+            assert net.views[p.name].grad is None
+            continue
+        grad = net.views[p.name].grad
+        assert grad.data_ptr() == net.gradient[p.offset :].data_ptr()
+        assert grad.abs().sum() > 0, p.name
+    # Against a copy that is differentiated as one tensor.
+    copy = torch.from_numpy(vector.copy()).requires_grad_()
+    other = TorchNet(spec, vector)
+    other.views = {p.name: copy[p.offset : p.end].view(p.shape) for p in spec.parameters}
+    outputs = other.forward(obs, *(head.name for head in spec.heads))
+    sum((output.square().sum() for output in outputs), torch.zeros(())).backward()
+    np.testing.assert_allclose(net.gradient.numpy(), copy.grad[: spec.trained].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_add_up_until_they_are_zeroed() -> None:
+    spec = ALL_KINDS[0]
+    net = TorchNet(spec, random_vector(spec))
+    obs = torch.ones(2, 4)
+    net.forward(obs, "policy")[0].sum().backward()
+    once = net.gradient.clone()
+    net.forward(obs, "policy")[0].sum().backward()
+    torch.testing.assert_close(net.gradient, 2 * once)
+    net.gradient.zero_()
+    assert all(view.grad.abs().sum() == 0 for view in net.views.values())
+
+
+def test_an_optimizer_that_moves_the_flat_vector_moves_every_view() -> None:
+    spec = ALL_KINDS[1]
+    net = TorchNet(spec, random_vector(spec))
+    before = net.vector()
+    optimizer = torch.optim.SGD([net.trained], lr=0.1)
+    net.gradient.fill_(1.0)
+    optimizer.step()
+    np.testing.assert_allclose(net.vector()[: spec.trained], before[: spec.trained] - 0.1, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(net.vector()[spec.trained :], before[spec.trained :])
+    for p in spec.parameters:
+        np.testing.assert_array_equal(
+            net.views[p.name].detach().numpy().reshape(-1), net.vector()[p.offset : p.end]
+        )
+
+
+def test_vectors_are_copied_in_and_out() -> None:
+    spec = ALL_KINDS[0]
+    vector = random_vector(spec)
+    torch_net, numpy_net = TorchNet(spec, vector), NumpyNet(spec)
+    numpy_net.load(vector)
+    kept = vector.copy()
+    vector[:] = 0
+    assert np.array_equal(torch_net.vector(), kept)
+    assert np.array_equal(numpy_net.vector, kept)
+    torch_net.vector()[:] = 0
+    assert np.array_equal(torch_net.vector(), kept)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_images_give_equal_results_whichever_axis_holds_the_channels(dtype: type) -> None:
+    hwc, chw = image_spec("hwc"), image_spec("chw")
+    assert [p.shape for p in hwc.parameters] == [p.shape for p in chw.parameters]
+    vector = random_vector(hwc, 2)
+    obs = np.random.default_rng(3).integers(0, 256, (5, *hwc.input_shape)).astype(dtype)
+    transposed = np.ascontiguousarray(obs.transpose(0, 3, 1, 2))
+    for name in ("policy", "value"):
+        last = TorchNet(hwc, vector).forward(torch.from_numpy(obs), name)[0]
+        first = TorchNet(chw, vector).forward(torch.from_numpy(transposed), name)[0]
+        torch.testing.assert_close(last, first, rtol=1e-4, atol=1e-4)
+        assert last.std() > 0
+
+
+def test_bytes_are_read_as_fractions_of_255() -> None:
+    spec = image_spec("hwc")
+    net = TorchNet(spec, random_vector(spec))
+    obs = np.random.default_rng(3).integers(0, 256, (2, *spec.input_shape)).astype(np.uint8)
+    as_bytes = net.forward(torch.from_numpy(obs), "policy")[0]
+    as_floats = net.forward(torch.from_numpy(obs.astype(np.float32) / 255), "policy")[0]
+    torch.testing.assert_close(as_bytes, as_floats)
+
+
+@pytest.mark.parametrize("spec", ALL_KINDS)
+def test_the_torch_actor_equals_the_torch_net(spec: NetSpec) -> None:
+    vector = random_vector(spec, 7)
+    acting, net = TorchActor(spec), TorchNet(spec, vector)
+    acting.load(vector)
+    obs = np.random.default_rng(1).normal(0, 1, (4, *spec.input_shape)).astype(np.float32)
+    for head in spec.heads:
+        expected = net.forward(torch.from_numpy(obs), head.name)[0].detach().numpy()
+        np.testing.assert_array_equal(acting.forward(obs, head.name), expected)
+
+
+@pytest.mark.parametrize("spec", ALL_KINDS)
+def test_read_only_vectors_as_they_come_off_the_wire_can_be_loaded(spec: NetSpec) -> None:
+    vector = random_vector(spec)
+    vector.flags.writeable = False
+    net = TorchNet(spec, np.zeros(spec.size, np.float32))
+    net.load(vector)
+    assert np.array_equal(net.vector(), vector)
+
+
+def test_convolutions_act_with_torch_and_dense_networks_with_numpy() -> None:
+    assert isinstance(actor(image_spec("hwc")), TorchActor)
+    assert isinstance(actor(ALL_KINDS[0]), NumpyNet)
+    with pytest.raises(ValueError, match="torch"):
+        NumpyNet(image_spec("hwc"))
+
+
+def test_an_image_too_small_for_its_convolutions_is_refused() -> None:
+    with pytest.raises(UsageError, match="too small"):
+        _ = NetSpec((4, 4, 1), (Head("policy", 2),), (Conv(8, 8, 4),), image="hwc").size
+
+
+def test_initial_weights_are_orthogonal_with_their_gain_and_repeat_by_seed() -> None:
+    spec = NetSpec(
+        (6,),
+        (Head("policy", 3, (Dense(8),), gain=0.01), Head("log_std", 3, gain=-0.5, free=True)),
+        normalise=True,
+    )
+    vector = spec.initial_vector(3)
+    assert np.array_equal(vector, spec.initial_vector(3))
+    assert not np.array_equal(vector, spec.initial_vector(4))
+    part = {p.name: vector[p.offset : p.end].reshape(p.shape) for p in spec.parameters}
+    first, last = part["policy0.weight"], part["policy.weight"]
+    np.testing.assert_allclose(first @ first.T, 2 * np.eye(6), atol=1e-5)
+    np.testing.assert_allclose(last.T @ last, 1e-4 * np.eye(3), atol=1e-9)
+    assert (part["policy0.bias"] == 0).all()
+    assert (part["log_std"] == -0.5).all()
+    assert (part["input.mean"] == 0).all()
+    assert (part["input.scale"] == 1).all()
+
+
+OBS = [ObsSpec((4,), "<f4"), ObsSpec((84, 84, 4), "|u1", "hwc"), ObsSpec((4, 10, 10), "<f4", "chw")]
+ACTIONS = [
+    ActionSpec("categorical", (5,)),
+    ActionSpec("categorical", (2, 3)),
+    ActionSpec("gaussian", (2,), (-1.0, -1.0), (1.0, 1.0)),
+]
+
+
+@pytest.mark.parametrize(("obs", "action"), list(itertools.product(OBS, ACTIONS)))
+@pytest.mark.parametrize("config", [NetConfig(), NetConfig(hidden=(8,), shared=True, normalise=True, log_std=-1.0)])
+def test_actor_critics_have_the_heads_that_the_spaces_ask_for(
+    obs: ObsSpec, action: ActionSpec, config: NetConfig
+) -> None:
+    spec = actor_critic(config, Spaces(obs, action, None))
+    vector = spec.initial_vector(0)
+    rows = np.zeros((2, *obs.shape), obs.dtype)
+    acting = actor(spec)
+    acting.load(vector)
+    assert acting.forward(rows, "policy").shape == (2, action.outputs)
+    assert acting.forward(rows, "value").shape == (2, 1)
+    assert spec.normalise == (config.normalise and not obs.image)
+    assert bool(spec.trunk) == (config.shared or bool(obs.image))
+    if action.kind == "gaussian":
+        assert (acting.forward(rows, "log_std") == config.log_std).all()
+    else:
+        assert "log_std" not in {head.name for head in spec.heads}
