@@ -1,6 +1,7 @@
 """Two interpreters of one description: they must agree, and the description must cover the vector."""
 
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -243,6 +244,15 @@ def test_the_torch_actor_equals_the_torch_net(spec: NetSpec) -> None:
         np.testing.assert_array_equal(acting.forward(obs, head.name), expected)
 
 
+@pytest.fixture
+def every_warning() -> Iterator[None]:
+    """torch warns once per process by default; here every test must see it."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.usefixtures("every_warning")
 @pytest.mark.parametrize("spec", ALL_KINDS)
 def test_read_only_vectors_as_they_come_off_the_wire_can_be_loaded(spec: NetSpec) -> None:
     vector = random_vector(spec)

@@ -13,6 +13,7 @@ from manyhands.collect.streams import LEARN, mix
 from manyhands.config import AlgoConfig
 from manyhands.errors import RunError
 from manyhands.experience import Array, Trajectory
+from manyhands.nets.adam import Adam
 from manyhands.nets.torch_net import TorchNet
 from manyhands.policy import ActionSpec, NetSpec, Weights
 
@@ -65,7 +66,8 @@ class OnPolicy:
         self.seed, self.total_steps = seed, total_steps
         self.net = TorchNet(spec, weights.vector)
         self.version, self.steps = weights.version, 0
-        self.optimizer = torch.optim.Adam([self.net.trained], lr=config.learning_rate, eps=1e-5, fused=True)
+        self.optimizer = Adam(self.net.trained, self.net.gradient)
+        self.learning_rate = config.learning_rate
         width = int(np.prod(spec.input_shape))
         self.obs_moments = (0.0, np.zeros(width), np.zeros(width))
         self.return_moments = (0.0, np.zeros(1), np.zeros(1))
@@ -140,14 +142,14 @@ class OnPolicy:
         loss.backward()  # type: ignore[no-untyped-call]
         gradient = self.net.gradient
         gradient.mul_((self.common.max_grad_norm / (gradient.norm() + 1e-6)).clamp(max=1.0))
-        self.optimizer.step()
+        self.optimizer.step(self.learning_rate)
 
     def begin(self, batch: Batch) -> None:
         """Before the first step of an update."""
         self.steps += batch.reward.size
         if self.common.anneal:
             left = max(0.0, 1.0 - self.steps / self.total_steps)
-            self.optimizer.param_groups[0]["lr"] = self.common.learning_rate * left
+            self.learning_rate = self.common.learning_rate * left
 
     def end(self, batch: Batch) -> None:
         """After the last one. Statistics change last: a batch is learned with those it was played with."""
@@ -171,8 +173,7 @@ class OnPolicy:
         return torch.from_numpy(rng.permutation(count))
 
     def state(self) -> dict[str, Array]:
-        moments = self.optimizer.state.get(self.net.trained, {})
-        arrays = {f"adam.{name}": tensor.numpy().copy() for name, tensor in moments.items()}
+        arrays = {f"adam.{name}": array for name, array in self.optimizer.state().items()}
         for name, (count, mean, square) in (("obs", self.obs_moments), ("return", self.return_moments)):
             arrays[f"{name}_moments"] = np.concatenate([[count], mean, square])
         return {"vector": self.net.vector(), "steps": np.array([self.steps]), **arrays}
@@ -180,13 +181,8 @@ class OnPolicy:
     def load_state(self, version: int, state: Mapping[str, Array]) -> None:
         self.version, self.steps = version, int(state["steps"][0])
         self.net.load(state["vector"])
-        adam = {
-            name.removeprefix("adam."): torch.from_numpy(array.copy()).reshape(array.shape)
-            for name, array in state.items()
-            if name.startswith("adam.")
-        }
-        if adam:
-            self.optimizer.state[self.net.trained] = adam
+        adam = ("mean", "square", "steps")
+        self.optimizer.load_state({name: state[f"adam.{name}"] for name in adam})
         self.obs_moments = _unpack_moments(state["obs_moments"])
         self.return_moments = _unpack_moments(state["return_moments"])
 

@@ -1,6 +1,7 @@
 """Proximal policy optimisation (Schulman et al. 2017). Settings: `PpoConfig`. Results: benchmarks/."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,16 @@ def ppo_loss(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
     return -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
 
 
+@dataclass(frozen=True)
+class Losses:
+    """What one minibatch showed."""
+
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    log_ratio: Tensor  # [N]
+
+
 class PPO(OnPolicy):
     columns = ("logp",)
 
@@ -33,43 +44,41 @@ class PPO(OnPolicy):
             batch.reward, batch.value, batch.next_value, batch.done, config.gamma, config.gae_lambda
         )
         target = advantage + batch.value
-        columns = [
-            rows(batch.obs),
-            rows(batch.action),
-            rows(batch.columns["logp"]),
-            rows(advantage),
-            rows(target),
-        ]
+        logp = batch.columns["logp"]
+        columns = [rows(column) for column in (batch.obs, batch.action, logp, advantage, target)]
         count = len(columns[0])
-        policy_loss = value_loss = entropy = torch.zeros(())
-        kl = 0.0
-        epochs = 0
+        kl, epochs = 0.0, 0
         for epoch in range(config.epochs):
             order = self.shuffled(epoch, count)
             shuffled = [column[order] for column in columns]
-            divergence = torch.zeros(())
             for start in range(0, count, config.minibatch):
-                obs, action, old_logp, adv, goal = (c[start : start + config.minibatch] for c in shuffled)
-                outputs, value = self.net.forward(obs, "policy", "value")
-                logp, entropies = self.distribution(outputs, action)
-                log_ratio = logp - old_logp
-                policy_loss = ppo_loss(log_ratio, normalised(adv), config.clip)
-                value_loss = (value[:, 0] - goal).square().mean()
-                entropy = entropies.mean()
-                loss = policy_loss + config.value_weight * value_loss - config.entropy * entropy
-                self.descend(loss)
-                with torch.no_grad():  # Schulman's estimate of KL(old, new), always positive
-                    divergence += (log_ratio.expm1() - log_ratio).sum()
+                losses = self._step(*(column[start : start + config.minibatch] for column in shuffled))
             epochs += 1
-            kl = divergence.item() / count
+            # Schulman's estimate of KL(old, new), always positive; on the last minibatch, because it is dear.
+            kl = (losses.log_ratio.expm1() - losses.log_ratio).mean().item()
             if config.target_kl and kl > config.target_kl:
                 break
         self.end(batch)
         return {
-            "policy_loss": policy_loss.item(),
-            "value_loss": value_loss.item(),
-            "entropy": entropy.item(),
+            "policy_loss": losses.policy.item(),
+            "value_loss": losses.value.item(),
+            "entropy": losses.entropy.item(),
             "kl": kl,
             "epochs": float(epochs),
             "explained_variance": explained_variance(batch.value, target),
         }
+
+    def _step(self, obs: Tensor, action: Tensor, old_logp: Tensor, advantage: Tensor, goal: Tensor) -> Losses:
+        """One step along the gradient of one minibatch."""
+        config = self.config
+        outputs, value = self.net.forward(obs, "policy", "value")
+        logp, entropies = self.distribution(outputs, action)
+        log_ratio = logp - old_logp
+        policy_loss = ppo_loss(log_ratio, normalised(advantage), config.clip)
+        value_loss = (value[:, 0] - goal).square().mean()
+        entropy = entropies.mean()
+        loss = policy_loss + config.value_weight * value_loss
+        if config.entropy:
+            loss = loss - config.entropy * entropy
+        self.descend(loss)
+        return Losses(policy_loss.detach(), value_loss.detach(), entropy.detach(), log_ratio.detach())

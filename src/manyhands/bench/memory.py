@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from manyhands.bench import resident
-from manyhands.bench.report import OUT, Report, Table, last_line, manyhands
+from manyhands.bench.report import OUT, Report, Table, at_least_one, last_line, manyhands
 from manyhands.errors import RunError, UsageError
 from manyhands.runs.plots import BLUE, GREEN, GREY, ORANGE, RED, VIOLET, new_figure, tidy
 from manyhands.runs.store import Run
@@ -57,7 +57,7 @@ class History:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="manyhands bench memory", description=__doc__)
     parser.add_argument("--env", default="LunarLander-v3")
-    parser.add_argument("--steps", type=int, default=1_250_000, help="the first fifth of them is warm-up")
+    parser.add_argument("--steps", type=at_least_one, default=1_250_000, help="a fifth is warm-up")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=101)
     parser.add_argument("--set", action="append", default=[], help="more settings for manyhands train")

@@ -1,5 +1,6 @@
 """What the benchmarks share: who measured, how the program is called, and how a result is kept."""
 
+import argparse
 import json
 import os
 import platform
@@ -22,6 +23,8 @@ from manyhands.runs.checkpoint import write_atomically
 from manyhands.runs.plots import save_png
 
 OUT = Path("benchmarks")
+WIDTH = 120
+"""Columns of a table that is printed into a file."""
 PACKAGES = ("manyhands", "numpy", "torch", "gymnasium")
 
 
@@ -66,11 +69,11 @@ class Report:
 
     def save(self, out: Path, figure: Figure) -> None:
         """Prints the tables and writes NAME.md, NAME.json and NAME.png."""
-        console = Console(highlight=False)
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
         for table in self.tables:
             table.show(console)
         for note in self.notes:
-            console.print(note)
+            console.print(note, soft_wrap=True)
         save_png(figure, out / f"{self.name}.png")
         plain = {
             "benchmark": self.name,
@@ -81,7 +84,7 @@ class Report:
         }
         write_atomically(out / f"{self.name}.json", (json.dumps(plain, indent=2) + "\n").encode())
         write_atomically(out / f"{self.name}.md", self.markdown().encode())
-        console.print(f"Saved {out / self.name}.md, .json and .png")
+        console.print(f"Saved {out / self.name}.md, .json and .png", soft_wrap=True)
 
     def markdown(self) -> str:
         tables = "\n".join(table.markdown() for table in self.tables)
@@ -150,6 +153,14 @@ def run_json(command: Sequence[str], timeout: float) -> dict[str, Any]:
         raise RunError(f"{shlex.join(command)} failed: {last_line(done.stderr)}")
     result: dict[str, Any] = json.loads(last_line(done.stdout))
     return result
+
+
+def at_least_one(text: str) -> int:
+    """For argparse: how often something is done."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 def last_line(text: str) -> str:

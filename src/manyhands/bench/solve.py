@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from manyhands.agent import goal
-from manyhands.bench.report import OUT, Report, Table, last_line, manyhands, run_json
+from manyhands.bench.report import OUT, Report, Table, at_least_one, last_line, manyhands, run_json
 from manyhands.errors import RunError
 from manyhands.runs.plots import GREEN, RED, new_figure, tidy
 from manyhands.runs.store import Run
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--env", nargs="+", help=f"default: {' '.join(PLAN)}")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: 101 to 105, or 101 to 103")
     parser.add_argument("--algo", help="default: the recipe's")
-    parser.add_argument("--steps", type=int, help="at most; default: the recipe's")
+    parser.add_argument("--steps", type=at_least_one, help="at most; default: the recipe's")
     parser.add_argument("--workers", type=int, help="default: one per core")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one training")
     parser.add_argument("--keep", type=Path, help="keep the runs in this directory")
@@ -95,10 +95,15 @@ def _measure(
             outcomes.append(outcome)
             print(
                 f"{env} seed {seed}: {outcome.wall:.1f} s, {outcome.steps:,} steps, "
-                f"evaluated {outcome.mean:.1f} ± {outcome.sd:.1f}, {_verdict(outcome)}",
+                f"evaluated {_score(outcome.mean)} ± {_score(outcome.sd)}, {_verdict(outcome)}",
                 flush=True,
             )
     return outcomes, failures
+
+
+def _score(value: float) -> str:
+    """Two decimals where returns are as small as FrozenLake's."""
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def _verdict(outcome: Outcome) -> str:
@@ -155,8 +160,8 @@ def _report(
                 env,
                 "-" if group[0].goal is None else f"{group[0].goal:g}",
                 f"{sum(outcome.solved for outcome in group)} of {len(plan[env])}",
-                f"{statistics.mean(outcome.mean for outcome in group):.1f}",
-                f"{min(outcome.mean for outcome in group):.1f}",
+                _score(statistics.mean(outcome.mean for outcome in group)),
+                _score(min(outcome.mean for outcome in group)),
                 f"{statistics.median(outcome.steps for outcome in group):,.0f}",
                 f"{statistics.median(walls):.1f} s",
                 f"{min(walls):.1f} s",
@@ -164,7 +169,7 @@ def _report(
             )
         )
         for outcome in group:
-            evaluated = f"{outcome.mean:.1f} ± {outcome.sd:.1f}"
+            evaluated = f"{_score(outcome.mean)} ± {_score(outcome.sd)}"
             wall = f"{outcome.wall:.1f} s"
             single.append((env, str(outcome.seed), _verdict(outcome), evaluated, f"{outcome.steps:,}", wall))
     columns = ("environment", "goal", "solved", "mean", "worst mean", "steps", "median", "fastest", "slowest")

@@ -22,7 +22,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from manyhands.bench import peers
-from manyhands.bench.report import OUT, Report, Table, cores, last_line, manyhands, run_json, settings
+from manyhands.bench.report import (
+    OUT,
+    Report,
+    Table,
+    at_least_one,
+    cores,
+    last_line,
+    manyhands,
+    run_json,
+    settings,
+)
 from manyhands.errors import RunError
 from manyhands.runs.plots import BLUE, GREEN, GREY, new_figure, tidy
 from manyhands.runs.store import Run
@@ -81,7 +91,7 @@ def main(arguments: list[str]) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=at_least_one, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="each contender is timed per round")
     parser.add_argument("--env", nargs="+", default=list(ENVS))
     parser.add_argument("--seed", type=int, default=101, help="of the first round; each adds one")

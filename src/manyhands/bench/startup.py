@@ -15,7 +15,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from manyhands.bench import resident
-from manyhands.bench.report import OUT, Report, Table, last_line, manyhands
+from manyhands.bench.report import OUT, Report, Table, at_least_one, last_line, manyhands
 from manyhands.errors import RunError
 from manyhands.runs.plots import BLUE, ORANGE, new_figure, tidy
 
@@ -68,8 +68,8 @@ class Start:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="manyhands bench startup", description=__doc__)
     parser.add_argument("--env", default="LunarLander-v3")
-    parser.add_argument("--rounds", type=int, default=5, help="starts of train, for each number of workers")
-    parser.add_argument("--helps", type=int, default=10, help="calls of --help")
+    parser.add_argument("--rounds", type=at_least_one, default=5, help="starts of train, each way")
+    parser.add_argument("--helps", type=at_least_one, default=10, help="calls of --help")
     parser.add_argument("--seed", type=int, default=101, help="of the first round; each adds one")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(arguments)

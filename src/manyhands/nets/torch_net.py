@@ -1,5 +1,8 @@
 """torch's interpreter of a NetSpec: dense and convolutional, forward and backward. This is what learns."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,7 +23,7 @@ class TorchNet:
         self.flat = torch.from_numpy(np.array(vector, np.float32))
         self.gradient = torch.zeros(spec.trained)
         self.trained = self.flat[: spec.trained].detach()
-        self.trained.grad = self.gradient
+        self.anchor = torch.zeros((), requires_grad=True)  # makes autograd visit the dense layers
         self.views: dict[str, Tensor] = {}
         for p in spec.parameters:
             view = self.flat[p.offset : p.end].view(p.shape).detach()
@@ -45,10 +48,9 @@ class TorchNet:
             if head.free:
                 outputs.append(self.views[name])
                 continue
-            hidden = trunk
-            for i, layer in enumerate(head.hidden):
-                hidden = self._dense(f"{name}{i}", hidden, layer.activation)
-            outputs.append(self._dense(name, hidden, "none"))
+            layers = [self._layer(f"{name}{i}", layer.activation) for i, layer in enumerate(head.hidden)]
+            layers.append(self._layer(name, "none"))
+            outputs.append(_dense_layers(trunk, self.anchor, layers))
         return outputs
 
     def _trunk(self, obs: Tensor) -> Tensor:
@@ -62,7 +64,8 @@ class TorchNet:
                 hidden = functional.conv2d(hidden, weight, bias, stride=layer.stride)
                 hidden = _activate(hidden, layer.activation)
             else:
-                hidden = self._dense(f"trunk{i}", hidden.reshape(len(obs), -1), layer.activation)
+                flat = hidden.reshape(len(obs), -1)
+                hidden = _dense_layers(flat, self.anchor, [self._layer(f"trunk{i}", layer.activation)])
         return hidden.reshape(len(obs), -1)
 
     def _image(self, obs: Tensor) -> Tensor:
@@ -71,9 +74,61 @@ class TorchNet:
             return pixels.permute(0, 3, 1, 2)  # lies channels_last already, which is the faster layout
         return pixels.contiguous(memory_format=torch.channels_last)
 
-    def _dense(self, name: str, inputs: Tensor, activation: Activation) -> Tensor:
-        outputs = torch.addmm(self.views[f"{name}.bias"], inputs, self.views[f"{name}.weight"])
-        return _activate(outputs, activation)
+    def _layer(self, name: str, activation: Activation) -> "_Layer":
+        return _Layer(self.views[f"{name}.weight"], self.views[f"{name}.bias"], activation)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    weight: Tensor  # [in, out]
+    bias: Tensor  # [out]
+    activation: Activation
+
+
+def _dense_layers(inputs: Tensor, anchor: Tensor, layers: list[_Layer]) -> Tensor:
+    outputs: Tensor = _DenseLayers.apply(inputs, anchor, layers)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _DenseLayers(torch.autograd.Function):
+    """Dense layers as one step of autograd, their gradients added straight into the flat gradient.
+
+    Fewer and larger steps than layer by layer, which is what small networks spend their time on.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layers: list[_Layer]) -> Tensor:
+        values = [inputs]
+        for layer in layers:
+            outputs = torch.addmm(layer.bias, values[-1], layer.weight)
+            if layer.activation == "tanh":
+                # tanh x = 2 sigmoid(2 x) - 1: torch's sigmoid is three times as fast as its tanh.
+                outputs.mul_(2).sigmoid_().mul_(2).sub_(1)
+            elif layer.activation == "relu":
+                outputs.relu_()
+            values.append(outputs)
+        ctx.layers = layers
+        ctx.save_for_backward(*values)
+        return values[-1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        gradient: Tensor = gradients[0]
+        values = ctx.saved_tensors
+        for i in reversed(range(len(ctx.layers))):
+            layer: _Layer = ctx.layers[i]
+            inputs, outputs = values[i], values[i + 1]
+            if layer.activation == "tanh":
+                gradient = torch.ops.aten.tanh_backward(gradient, outputs)
+            elif layer.activation == "relu":
+                gradient = torch.ops.aten.threshold_backward(gradient, outputs, 0)
+            assert layer.weight.grad is not None
+            assert layer.bias.grad is not None
+            layer.weight.grad.addmm_(inputs.t(), gradient)
+            layer.bias.grad.add_(gradient.sum(0))
+            if i > 0 or ctx.needs_input_grad[0]:
+                gradient = gradient @ layer.weight.t()
+        return (gradient if ctx.needs_input_grad[0] else None), None, None
 
 
 class TorchActor:

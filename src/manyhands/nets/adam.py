@@ -1,0 +1,38 @@
+"""Adam (Kingma & Ba 2015) on one flat vector."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from manyhands.experience import Array
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-5
+
+
+class Adam:
+    """Six calls on one tensor; for a small vector torch's own spends more on its bookkeeping."""
+
+    def __init__(self, vector: Tensor, gradient: Tensor) -> None:
+        self.vector, self.gradient = vector, gradient
+        self.mean = torch.zeros_like(vector)
+        self.square = torch.zeros_like(vector)
+        self.steps = 0
+
+    def step(self, learning_rate: float) -> None:
+        """theta -= rate * m_hat / (sqrt(v_hat) + epsilon), both moments corrected for starting at 0."""
+        self.steps += 1
+        self.mean.lerp_(self.gradient, 1 - BETA1)
+        self.square.mul_(BETA2).addcmul_(self.gradient, self.gradient, value=1 - BETA2)
+        deviation = self.square.sqrt().mul_(1 / math.sqrt(1 - BETA2**self.steps)).add_(EPSILON)
+        self.vector.addcdiv_(self.mean, deviation, value=-learning_rate / (1 - BETA1**self.steps))
+
+    def state(self) -> dict[str, Array]:
+        steps = torch.tensor([self.steps]).numpy()
+        return {"mean": self.mean.numpy().copy(), "square": self.square.numpy().copy(), "steps": steps}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        self.mean.copy_(torch.from_numpy(state["mean"].copy()))
+        self.square.copy_(torch.from_numpy(state["square"].copy()))
+        self.steps = int(state["steps"][0])
