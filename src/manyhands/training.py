@@ -195,7 +195,8 @@ def _execute(
     try:
         with stop_signals(executor.stop):
             executor.prepare()
-            learner.load()
+            if config.run.workers != 0:
+                learner.load()  # while the workers play; inline, the first rollout comes first
             executor.run()
         counts = executor.counts
         status = "solved" if counts.solved else "stopped" if executor.stopping else "finished"

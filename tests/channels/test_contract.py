@@ -156,7 +156,9 @@ def test_an_environment_that_cannot_be_repeated_is_said(opener: Open) -> None:
     assert "cannot be restarted exactly" in notices[0].text
 
 
-def test_a_raising_environment_is_reported_with_its_traceback_lane_and_seed(opener: Open, tmp_path: object) -> None:
+def test_a_raising_environment_is_reported_with_its_traceback_lane_and_seed(
+    opener: Open, tmp_path: object
+) -> None:
     made = planned("small_envs:Failing", how="raise", marker=f"{tmp_path}/failed", after=5)
     channel = opener(made)
     channel.publish(weights(made, 0))

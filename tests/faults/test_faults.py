@@ -22,7 +22,14 @@ from manyhands.training import train
 SMALL: dict[str, Any] = {
     "collect": {"shards": 2, "lanes": 4, "steps": 32},
     "algo": {"minibatch": 64, "epochs": 2},
-    "run": {"steps": 8192, "until": "steps", "workers": 2, "mode": "sync", "seed": 3, "checkpoint_every": 0.0},
+    "run": {
+        "steps": 8192,
+        "until": "steps",
+        "workers": 2,
+        "mode": "sync",
+        "seed": 3,
+        "checkpoint_every": 0.0,
+    },
 }
 
 
@@ -76,7 +83,9 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
 
 
 def workers_of(process: int) -> list[psutil.Process]:
-    return [child for child in psutil.Process(process).children() if "roles.worker" in " ".join(child.cmdline())]
+    return [
+        child for child in psutil.Process(process).children() if "roles.worker" in " ".join(child.cmdline())
+    ]
 
 
 @pytest.mark.parametrize("mode", ["sync", "pipelined"])
@@ -137,7 +146,9 @@ def test_ctrl_c_saves_says_how_to_resume_and_leaves_no_process(tmp_path: Path, n
 def test_workers_do_not_outlive_a_killed_executor_even_inside_a_hung_step(tmp_path: Path) -> None:
     hanging = ["small_envs:Failing", "--workers", "2"]
     hanging += settings(f"env.kwargs={{how: hang, marker: {tmp_path}/m, after: 3, always: true}}")
-    process = subprocess.Popen(command(tmp_path / "run", *hanging), env=environment(), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command(tmp_path / "run", *hanging), env=environment(), stdout=subprocess.DEVNULL
+    )
     wait_for((tmp_path / "m").exists)
     children = workers_of(process.pid)
     process.kill()
@@ -154,7 +165,9 @@ def test_workers_do_not_outlive_a_killed_executor_even_inside_a_hung_step(tmp_pa
         ("exit", "exit code 7"),
     ],
 )
-def test_a_misbehaving_environment_is_replaced_and_the_run_goes_on(tmp_path: Path, how: str, said: str) -> None:
+def test_a_misbehaving_environment_is_replaced_and_the_run_goes_on(
+    tmp_path: Path, how: str, said: str
+) -> None:
     view = Heard()
     kwargs = {"how": how, "marker": str(tmp_path / "marker")}
     run = train(

@@ -38,7 +38,11 @@ def sample() -> Checkpoint:
         DISCRETE,
         Weights(7, random_vector(SPEC, 7), SPEC.schema),
         (Weights(6, random_vector(SPEC, 6), SPEC.schema), Weights(5, random_vector(SPEC, 5), SPEC.schema)),
-        {"adam.exp_avg": random_vector(SPEC, 1), "steps": np.array([123]), "adam.step": np.float32(3).reshape(())},
+        {
+            "adam.exp_avg": random_vector(SPEC, 1),
+            "steps": np.array([123]),
+            "adam.step": np.float32(3).reshape(()),
+        },
         states,
         {"steps": 1000, "recent": [1.5, -2.0], "solved": False, "best": None},
     )
@@ -52,7 +56,7 @@ def test_checkpoints_come_back_as_they_were_written(tmp_path: Path) -> None:
     for mine, theirs in zip((back.weights, *back.previous), (made.weights, *made.previous), strict=True):
         assert (mine.version, mine.schema) == (theirs.version, theirs.schema)
         assert np.array_equal(mine.vector, theirs.vector)
-    assert list(back.learner) == sorted(made.learner)
+    assert set(back.learner) == set(made.learner)
     for name, array in made.learner.items():
         assert back.learner[name].dtype == array.dtype
         assert back.learner[name].shape == array.shape
@@ -128,7 +132,15 @@ def test_tensors_of_others_are_refused(tmp_path: Path, make: Any) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"\x00", b"text, not tensors", bytes(100), b"\xff" * 100, np.random.default_rng(1).bytes(5000), b"\x80\x04N."],
+    [
+        b"",
+        b"\x00",
+        b"text, not tensors",
+        bytes(100),
+        b"\xff" * 100,
+        np.random.default_rng(1).bytes(5000),
+        b"\x80\x04N.",
+    ],
     ids=["empty", "one byte", "text", "zeros", "ones", "random", "pickle"],
 )
 def test_garbage_is_refused(tmp_path: Path, raw: bytes) -> None:
@@ -175,7 +187,7 @@ def spoiled(value: float) -> np.ndarray:
         {"message": np.zeros(20, np.uint8)},
         {"message": None},
         {"collect.shard1.obs": None},
-        {"collect.shard1.actions": np.zeros(1, np.int32)},
+        {"collect.shard1.actions": np.zeros(99, np.int32)},
         {"meta": {"spec": "REMOVED"}},
         {"meta": {"spec": "not a network"}},
         {"meta": {"spec": small_spec(9).to_json()}},
@@ -188,7 +200,9 @@ def spoiled(value: float) -> np.ndarray:
         {"meta": {"progress": 3}},
         {"meta": {"shards": [[0]]}},
     ],
-    ids=lambda change: f"{next(iter(change))} {next(iter(change.values()), None) if 'meta' in change else ''}"[:60],
+    ids=lambda change: (
+        f"{next(iter(change))} {next(iter(change.values()), None) if 'meta' in change else ''}"[:60]
+    ),
 )
 def test_content_that_does_not_fit_together_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "a"

@@ -30,7 +30,11 @@ class Playing:
     """A collector, its task and weights, and what it reports."""
 
     def __init__(
-        self, make_env: Callable[..., Any] | None = None, env_id: str = "toy", steps: int = STEPS, lanes: int = LANES
+        self,
+        make_env: Callable[..., Any] | None = None,
+        env_id: str = "toy",
+        steps: int = STEPS,
+        lanes: int = LANES,
     ) -> None:
         config = EnvConfig(env_id)
         env = make(config, make_env)
@@ -96,7 +100,9 @@ def test_rollouts_hold_what_the_environment_said_and_nothing_crosses_an_episode(
         for t, i in np.ndindex(STEPS, LANES):
             _, seed, step = next(lanes[i])
             action = int(trajectory.action[t, i])
-            assert np.array_equal(trajectory.obs[t, i], observation(seed, step, last_action[i] if step else -1))
+            assert np.array_equal(
+                trajectory.obs[t, i], observation(seed, step, last_action[i] if step else -1)
+            )
             assert trajectory.reward[t, i] == reward_of(seed, step + 1)
             last = step + 1 == length_of(seed)
             terminated, truncated = ending_of(seed) if last else (False, False)
@@ -116,7 +122,9 @@ def test_rollouts_hold_what_the_environment_said_and_nothing_crosses_an_episode(
             episode, seed, step = upcoming = next(lanes[i])
             lanes[i] = itertools.chain([upcoming], lanes[i])
             assert trajectory.episode[i] == episode
-            assert np.array_equal(trajectory.last_obs[i], observation(seed, step, last_action[i] if step else -1))
+            assert np.array_equal(
+                trajectory.last_obs[i], observation(seed, step, last_action[i] if step else -1)
+            )
         assert (trajectory.shard, trajectory.sequence, trajectory.version) == (shard, sequence, sequence)
         assert trajectory.maker == "worker"
     assert all(count > 2 for count in seen.values()), "the test must meet every kind of ending"
@@ -325,7 +333,9 @@ def test_a_crash_in_step_is_reported_and_the_lane_goes_on_with_a_new_environment
             assert (t, 1) in at
             assert trajectory.truncated[t, 1]
             assert not trajectory.terminated[t, 1]
-            assert np.array_equal(trajectory.final_obs[index], trajectory.obs[t, 1]), "the last it was seen to say"
+            assert np.array_equal(trajectory.final_obs[index], trajectory.obs[t, 1]), (
+                "the last it was seen to say"
+            )
             following = trajectory.obs[t + 1, 1] if t + 1 < STEPS else trajectory.last_obs[1]
             assert np.array_equal(following, observation(env_seed(SEED, lane, episode + 1), 0, -1))
             assert 2 in trajectory.episode_length.tolist()
@@ -333,7 +343,13 @@ def test_a_crash_in_step_is_reported_and_the_lane_goes_on_with_a_new_environment
     assert environment is not None
     [fault] = playing.reports
     assert isinstance(fault, Fault)
-    assert (fault.worker, fault.shard, fault.lane, fault.episode, fault.seed) == ("worker", 1, lane, episode, seed)
+    assert (fault.worker, fault.shard, fault.lane, fault.episode, fault.seed) == (
+        "worker",
+        1,
+        lane,
+        episode,
+        seed,
+    )
     assert "Traceback" in fault.text
     assert "the simulator fell over" in fault.text
     assert "on_step" in fault.text
@@ -365,9 +381,7 @@ def test_a_crash_during_replay_is_reported_and_the_lane_begun_anew() -> None:
 
     playing.make_env = lambda: Spoiled(on_step)
     other = playing.again()
-    other.collector.collect(
-        Order(0, sequence, 0, state), playing.weights(), playing.task.layout.allocate()
-    )
+    other.collector.collect(Order(0, sequence, 0, state), playing.weights(), playing.task.layout.allocate())
     assert [type(report) for report in other.reports[: LANES + 1]] == [Fault] * LANES + [Notice]
 
 
@@ -423,7 +437,10 @@ def when_truncated(env: Spoiled, result: tuple[Any, ...]) -> bool:
 
 BROKEN = {
     "NaN observation": (spoil(0, NAN_OBS, at_step(2)), "observation is not finite"),
-    "infinite observation": (spoil(0, np.array([0.0, np.inf, 0.0], np.float32), at_step(2)), "observation is not finite"),
+    "infinite observation": (
+        spoil(0, np.array([0.0, np.inf, 0.0], np.float32), at_step(2)),
+        "observation is not finite",
+    ),
     "NaN in the last observation of a truncated episode": (
         spoil(0, NAN_OBS, when_truncated),
         "observation is not finite",
@@ -448,6 +465,15 @@ def test_broken_contracts_are_refused_with_lane_and_seed(what: str) -> None:
     assert "lane 1," in str(caught.value)
     assert "seed" in str(caught.value)
     assert not playing.reports
+
+
+@pytest.mark.parametrize(("part", "value"), [(0, NAN_OBS), (1, float("nan"))], ids=["observation", "reward"])
+def test_the_seed_named_is_that_of_the_episode_that_broke(part: int, value: Any) -> None:
+    """The lane may be many episodes further when the rollout is checked."""
+    episode, seed = long_episode(1)
+    playing = Playing(spoil(part, value, lambda env, _: (env.seed, env.step_number) == (seed, 2)), steps=80)
+    with pytest.raises(EnvError, match=rf"lane 1, episode {episode}, .*seed {seed}"):
+        playing.play(0)
 
 
 def test_a_broken_observation_on_reset_is_refused_with_its_lane() -> None:

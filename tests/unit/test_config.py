@@ -162,7 +162,19 @@ def test_whole_numbers_become_fractions_where_fractions_are_asked_for() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "gamma", "gamma=1", "algo.gamma", "=1", ".=1", "algo.=1", ".gamma=1", "a.b.c=1", "algo.gamma=[1", "env.kwargs={a"],
+    [
+        "",
+        "gamma",
+        "gamma=1",
+        "algo.gamma",
+        "=1",
+        ".=1",
+        "algo.=1",
+        ".gamma=1",
+        "a.b.c=1",
+        "algo.gamma=[1",
+        "env.kwargs={a",
+    ],
 )
 def test_overrides_that_cannot_be_read_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--set"):
@@ -213,7 +225,9 @@ def test_configs_are_frozen_and_checked_when_made() -> None:
 
 
 RECIPES = sorted(
-    file.name.removesuffix(".yaml") for file in resources.files("manyhands.recipes").iterdir() if file.name.endswith(".yaml")
+    file.name.removesuffix(".yaml")
+    for file in resources.files("manyhands.recipes").iterdir()
+    if file.name.endswith(".yaml")
 )
 
 

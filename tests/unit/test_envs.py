@@ -27,8 +27,18 @@ def encoded(space: spaces.Space[Any], obs: Any) -> np.ndarray:
 
 IMAGE = np.arange(8 * 9 * 3, dtype=np.uint8).reshape(8, 9, 3)
 CASES: dict[str, tuple[spaces.Space[Any], Any, ObsSpec, Any]] = {
-    "Box 1-D": (spaces.Box(-1, 1, (3,)), np.array([0.5, 0, -1], np.float32), ObsSpec((3,), "<f4"), [0.5, 0, -1]),
-    "Box of doubles": (spaces.Box(-1, 1, (2,), np.float64), np.array([0.5, 0.25]), ObsSpec((2,), "<f4"), [0.5, 0.25]),
+    "Box 1-D": (
+        spaces.Box(-1, 1, (3,)),
+        np.array([0.5, 0, -1], np.float32),
+        ObsSpec((3,), "<f4"),
+        [0.5, 0, -1],
+    ),
+    "Box of doubles": (
+        spaces.Box(-1, 1, (2,), np.float64),
+        np.array([0.5, 0.25]),
+        ObsSpec((2,), "<f4"),
+        [0.5, 0.25],
+    ),
     "Box 0-d": (spaces.Box(-1, 1, ()), np.float32(0.5), ObsSpec((1,), "<f4"), [0.5]),
     "Box 2-D": (
         spaces.Box(0, 9, (2, 3)),
@@ -36,8 +46,18 @@ CASES: dict[str, tuple[spaces.Space[Any], Any, ObsSpec, Any]] = {
         ObsSpec((6,), "<f4"),
         [1, 2, 3, 4, 5, 6],
     ),
-    "Box of whole numbers": (spaces.Box(0, 99, (3,), np.int64), np.array([1, 2, 99]), ObsSpec((3,), "<f4"), [1, 2, 99]),
-    "Box 4-D": (spaces.Box(0, 9, (1, 2, 1, 2)), np.ones((1, 2, 1, 2), np.float32), ObsSpec((4,), "<f4"), [1] * 4),
+    "Box of whole numbers": (
+        spaces.Box(0, 99, (3,), np.int64),
+        np.array([1, 2, 99]),
+        ObsSpec((3,), "<f4"),
+        [1, 2, 99],
+    ),
+    "Box 4-D": (
+        spaces.Box(0, 9, (1, 2, 1, 2)),
+        np.ones((1, 2, 1, 2), np.float32),
+        ObsSpec((4,), "<f4"),
+        [1] * 4,
+    ),
     "image hwc": (spaces.Box(0, 255, (8, 9, 3), np.uint8), IMAGE, ObsSpec((8, 9, 3), "|u1", "hwc"), IMAGE),
     "image chw": (
         spaces.Box(0, 255, (3, 8, 9), np.uint8),
@@ -165,7 +185,12 @@ def test_unsupported_actions_are_refused_by_name(space: spaces.Space[Any], name:
 ACTIONS: dict[str, tuple[spaces.Space[Any], ActionSpec, Any, Any]] = {
     "Discrete": (spaces.Discrete(4), ActionSpec("categorical", (4,)), [0, 3], [0, 3]),
     "Discrete with start": (spaces.Discrete(4, start=2), ActionSpec("categorical", (4,)), [0, 3], [2, 5]),
-    "MultiDiscrete": (spaces.MultiDiscrete([2, 3]), ActionSpec("categorical", (2, 3)), [[1, 2], [0, 0]], [[1, 2], [0, 0]]),
+    "MultiDiscrete": (
+        spaces.MultiDiscrete([2, 3]),
+        ActionSpec("categorical", (2, 3)),
+        [[1, 2], [0, 0]],
+        [[1, 2], [0, 0]],
+    ),
     "MultiDiscrete with start": (
         spaces.MultiDiscrete([2, 3], start=[10, -1]),
         ActionSpec("categorical", (2, 3)),

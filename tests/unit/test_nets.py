@@ -68,7 +68,9 @@ def test_a_network_of_the_usual_size_computes_what_its_description_says(spec: Ne
             continue
         out = hidden
         for i, layer in enumerate(head.hidden):
-            out = activations[layer.activation](out @ part[f"{head.name}{i}.weight"] + part[f"{head.name}{i}.bias"])
+            out = activations[layer.activation](
+                out @ part[f"{head.name}{i}.weight"] + part[f"{head.name}{i}.bias"]
+            )
         out = out @ part[f"{head.name}.weight"] + part[f"{head.name}.bias"]
         np.testing.assert_allclose(net.forward(obs, head.name), out, rtol=1e-4, atol=1e-4)
 
@@ -81,7 +83,12 @@ def image_spec(image: str, size: int = 12) -> NetSpec:
 
 ALL_KINDS = [
     NetSpec((4,), (Head("policy", 2, (Dense(8), Dense(8))), Head("value", 1, (Dense(8),)))),
-    NetSpec((3, 2), (Head("policy", 2), Head("log_std", 2, free=True, gain=0.5)), (Dense(5, "relu"),), normalise=True),
+    NetSpec(
+        (3, 2),
+        (Head("policy", 2), Head("log_std", 2, free=True, gain=0.5)),
+        (Dense(5, "relu"),),
+        normalise=True,
+    ),
     image_spec("hwc"),
     image_spec("chw"),
 ]
@@ -102,7 +109,9 @@ def test_json_leads_back_to_the_same_description_for_any_dense_network(spec: Net
 
 def test_the_schema_never_changes_for_a_description() -> None:
     """A run of last year must still find its network: this hash was written down once."""
-    spec = NetSpec((4,), (Head("policy", 2, (Dense(64), Dense(64)), gain=0.01), Head("value", 1, (Dense(64),))))
+    spec = NetSpec(
+        (4,), (Head("policy", 2, (Dense(64), Dense(64)), gain=0.01), Head("value", 1, (Dense(64),)))
+    )
     assert spec.schema == "8714d9dc4f775402"
 
 
@@ -151,7 +160,9 @@ def test_gradients_land_in_the_one_flat_gradient(spec: NetSpec) -> None:
     net = TorchNet(spec, vector)
     pointer = net.gradient.data_ptr()
     obs = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (6, *spec.input_shape)).astype(np.float32))
-    loss = sum((output.square().sum() for output in net.forward(obs, *(h.name for h in spec.heads))), torch.zeros(()))
+    loss = sum(
+        (output.square().sum() for output in net.forward(obs, *(h.name for h in spec.heads))), torch.zeros(())
+    )
     loss.backward()
     assert net.gradient.data_ptr() == pointer
     for p in spec.parameters:
@@ -189,7 +200,9 @@ def test_an_optimizer_that_moves_the_flat_vector_moves_every_view() -> None:
     optimizer = torch.optim.SGD([net.trained], lr=0.1)
     net.gradient.fill_(1.0)
     optimizer.step()
-    np.testing.assert_allclose(net.vector()[: spec.trained], before[: spec.trained] - 0.1, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        net.vector()[: spec.trained], before[: spec.trained] - 0.1, rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_array_equal(net.vector()[spec.trained :], before[spec.trained :])
     for p in spec.parameters:
         np.testing.assert_array_equal(
@@ -302,7 +315,9 @@ ACTIONS = [
 
 
 @pytest.mark.parametrize(("obs", "action"), list(itertools.product(OBS, ACTIONS)))
-@pytest.mark.parametrize("config", [NetConfig(), NetConfig(hidden=(8,), shared=True, normalise=True, log_std=-1.0)])
+@pytest.mark.parametrize(
+    "config", [NetConfig(), NetConfig(hidden=(8,), shared=True, normalise=True, log_std=-1.0)]
+)
 def test_actor_critics_have_the_heads_that_the_spaces_ask_for(
     obs: ObsSpec, action: ActionSpec, config: NetConfig
 ) -> None:

@@ -18,7 +18,9 @@ ALL = [DISCRETE, MULTI, GAUSSIAN]
 
 
 @given(st.sampled_from(ALL), st.lists(st.integers(0, 7), min_size=1, max_size=6), st.integers(0, 2**32))
-def test_noise_drawn_in_pieces_equals_noise_drawn_at_once(spec: ActionSpec, pieces: list[int], seed: int) -> None:
+def test_noise_drawn_in_pieces_equals_noise_drawn_at_once(
+    spec: ActionSpec, pieces: list[int], seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     parts = np.concatenate([spec.noise(rng, rows) for rows in pieces])
     whole = spec.noise(np.random.default_rng(seed), sum(pieces))
@@ -165,7 +167,9 @@ BOUNDS = [
 
 @pytest.mark.parametrize("squash", [False, True])
 @pytest.mark.parametrize("bounds", [[b] for b in BOUNDS] + [BOUNDS, BOUNDS[4:7], BOUNDS[:4]])
-def test_environments_get_actions_within_their_bounds(bounds: list[tuple[float, float]], squash: bool) -> None:
+def test_environments_get_actions_within_their_bounds(
+    bounds: list[tuple[float, float]], squash: bool
+) -> None:
     low, high = zip(*bounds, strict=True)
     spec = ActionSpec("gaussian", (len(low),), low, high, squash)
     action = wild_actions(len(low))

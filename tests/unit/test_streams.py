@@ -28,7 +28,12 @@ def test_mix_takes_the_largest_seed_of_a_config() -> None:
 
 
 def test_env_seeds_fit_31_bits_and_rarely_meet() -> None:
-    seeds = [env_seed(seed, lane, episode) for seed in (0, 1, 2**63 - 1) for lane in range(64) for episode in range(200)]
+    seeds = [
+        env_seed(seed, lane, episode)
+        for seed in (0, 1, 2**63 - 1)
+        for lane in range(64)
+        for episode in range(200)
+    ]
     assert all(0 <= seed < 2**31 for seed in seeds)
     assert max(seeds) > 2**30
     # 38,400 draws out of 2^31 meet 0.34 times on average (birthday paradox).

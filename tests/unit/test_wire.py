@@ -83,7 +83,8 @@ messages = st.builds(
 
 def same_arrays(left: Any, right: Any) -> bool:
     return list(left) == list(right) and all(
-        (left[n].dtype, left[n].shape, left[n].tobytes()) == (right[n].dtype, right[n].shape, right[n].tobytes())
+        (left[n].dtype, left[n].shape, left[n].tobytes())
+        == (right[n].dtype, right[n].shape, right[n].tobytes())
         for n in left
     )
 
@@ -99,7 +100,11 @@ def test_messages_come_back_as_they_were_sent(message: Message, compress: bool) 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (1, 1, 1, 1, 1, 1, 1, 2)])
 @pytest.mark.parametrize("dtype", wire.DTYPES)
 def test_every_dtype_and_shape_comes_back(dtype: str, shape: tuple[int, ...], compress: bool) -> None:
-    sent = {"a": random_array(dtype, shape, 1), "b": random_array("|u1", (3,), 2), "c": random_array(dtype, shape, 3)}
+    sent = {
+        "a": random_array(dtype, shape, 1),
+        "b": random_array("|u1", (3,), 2),
+        "c": random_array(dtype, shape, 3),
+    }
     assert same_arrays(decode(encode(Message("k", arrays=sent), compress)).arrays, sent)
 
 
@@ -197,7 +202,9 @@ FORGED = {
     "another protocol": forge(["k", "", {}, []], magic=b"MH2"),
     "unknown flags": forge(["k", "", {}, []], flags=2),
     "wrong checksum": forge(["k", "", {}, []])[:-1] + b"\x00",
-    "bytes after the end": forge(["k", "", {}, []], body=msgpack.packb(["k", "", {}, []]) + b"x", header_size=5),
+    "bytes after the end": forge(
+        ["k", "", {}, []], body=msgpack.packb(["k", "", {}, []]) + b"x", header_size=5
+    ),
     "header longer than the message": forge(["k", "", {}, []], header_size=100),
     "header longer than allowed": forge(["k", "", {"a": "x" * wire.MAX_HEADER}, []]),
     "no header": forge(b""),
@@ -238,7 +245,9 @@ FORGED = {
     "frame of unknown size": forge(
         b"", flags=1, body=zstandard.ZstdCompressor(write_content_size=False).compress(bytes(50))
     ),
-    "frame that claims an exabyte": forge(b"", flags=1, body=b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**60)),
+    "frame that claims an exabyte": forge(
+        b"", flags=1, body=b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**60)
+    ),
     "frame that claims more than allowed": forge(
         b"", flags=1, body=b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", wire.MAX_MESSAGE + 1)
     ),
@@ -332,7 +341,9 @@ layouts = st.builds(
 def plain_fields(trajectory: Trajectory) -> dict[str, Any]:
     fields = {**vars(trajectory), **trajectory.columns}
     del fields["columns"]
-    return {n: (v.dtype.str, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for n, v in fields.items()}
+    return {
+        n: (v.dtype.str, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for n, v in fields.items()
+    }
 
 
 @given(layouts, st.integers(0, 2**32), st.booleans())
@@ -408,7 +419,9 @@ def random_states(seed: int, shards: int, lanes: int, layout: Layout) -> dict[in
     for shard in range(shards):
         rows = []
         for _ in range(lanes):
-            actions = rng.integers(0, 2, (int(rng.integers(0, 5)), *layout.action.shape)).astype(layout.action.dtype)
+            actions = rng.integers(0, 2, (int(rng.integers(0, 5)), *layout.action.shape)).astype(
+                layout.action.dtype
+            )
             obs = rng.integers(0, 9, layout.obs_shape).astype(layout.obs_dtype)
             rows.append(LaneState(int(rng.integers(0, 2**40)), actions, obs, bool(rng.random() < 0.2)))
         states[shard * 3] = ShardState(int(rng.integers(0, 2**40)), tuple(rows))
@@ -483,7 +496,22 @@ def test_tasks_orders_and_faults_come_back_as_they_were_sent() -> None:
 NASTY: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 3, 64, 2**28, 2**31, 2**32, 2**63 - 1, 2**64 - 1, -(2**63)),
     *(0.0, 1.5, float("nan"), float("inf"), -float("inf")),
-    *("", "a", "weights", "trajectory", "vector", "obs", "|b1", "<f4", "<f8", "O", "[", "{}", "[]", "Infinity"),
+    *(
+        "",
+        "a",
+        "weights",
+        "trajectory",
+        "vector",
+        "obs",
+        "|b1",
+        "<f4",
+        "<f8",
+        "O",
+        "[",
+        "{}",
+        "[]",
+        "Infinity",
+    ),
     *("[" * 5000, '{"input_shape": [Infinity]}', '{"kind": "gaussian"}'),
     *(b"", b"MH1", [], [0], [-1], [0, 2**28, 2**28, 2**28], [2**28], [[]], {}, {"a": 1}, {"version": 1}),
 )
@@ -607,7 +635,9 @@ def outcome(check: Callable[[bytes], None], raw: bytes) -> str:
 
 def test_a_hundred_thousand_spoiled_messages_raise_nothing_but_wire_errors() -> None:
     weights = wire.encode_weights(Weights(7, random_vector(SPEC), SPEC.schema))
-    sample = Message("sample", "s", {"a": [1, {"b": 2.5}], "c": None}, {"x": np.arange(6.0), "y": np.ones((2, 2), bool)})
+    sample = Message(
+        "sample", "s", {"a": [1, {"b": 2.5}], "c": None}, {"x": np.arange(6.0), "y": np.ones((2, 2), bool)}
+    )
     cases = [
         (check_weights, weights),
         (check_trajectory, wire.encode_trajectory(GOOD, SPEC.schema)),
@@ -625,7 +655,11 @@ def test_a_hundred_thousand_spoiled_messages_raise_nothing_but_wire_errors() -> 
             outcomes[outcome(cases[which][0], raw)] += 1
         except Exception as error:
             escaped.setdefault(f"case {which}: {type(error).__name__}", f"{str(error)[:80]} {raw!r}")
-        shallow += len(raw) < PREFIX.size or raw[:3] != b"MH1" or zlib.crc32(raw[PREFIX.size :]) != PREFIX.unpack_from(raw)[2]
+        shallow += (
+            len(raw) < PREFIX.size
+            or raw[:3] != b"MH1"
+            or zlib.crc32(raw[PREFIX.size :]) != PREFIX.unpack_from(raw)[2]
+        )
     assert not escaped
     assert shallow < 50_000, "most messages must get past the checksum"
     assert outcomes["valid"] > 1000, "some changes are harmless and must be seen to be"
@@ -684,7 +718,9 @@ def test_wrong_tasks_are_refused(change: dict[str, Any]) -> None:
         Task.from_message(replace(message, meta={**message.meta, **change}))
 
 
-@pytest.mark.parametrize("change", [{"shard": float("inf")}, {"version": None}, {"sequence": "x"}, {"shards": 3}])
+@pytest.mark.parametrize(
+    "change", [{"shard": float("inf")}, {"version": None}, {"sequence": "x"}, {"shards": 3}]
+)
 def test_wrong_orders_are_refused(change: dict[str, Any]) -> None:
     message = ORDER.to_message()
     with pytest.raises(WireError):

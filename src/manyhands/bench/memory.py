@@ -104,7 +104,7 @@ def _sample(run: Run, process: subprocess.Popen[bytes]) -> list[History]:
             megabytes = resident.megabytes(seen)
             if megabytes is None:
                 continue
-            name = EXECUTOR if seen.pid == process.pid else f"worker {seen.pid}"
+            name = EXECUTOR if seen.pid == process.pid else f"worker {len(histories)}"
             history = histories.setdefault(seen.pid, History(name, seen.pid))
             history.steps.append(steps)
             history.seconds.append(seconds)

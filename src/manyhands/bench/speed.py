@@ -142,7 +142,7 @@ def _time_manyhands(extra: list[str], env: str, seconds: float, seed: int) -> fl
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
             try:
                 if _wait_for_rows(run, process, START_TIMEOUT):
-                    _sleep_beside(process, seconds)
+                    time.sleep(seconds)
                 process.send_signal(signal.SIGINT)
                 code = process.wait(STOP_TIMEOUT)
             finally:
@@ -163,13 +163,6 @@ def _wait_for_rows(run: Run, process: subprocess.Popen[bytes], timeout: float) -
             return True
         time.sleep(0.2)
     return False
-
-
-def _sleep_beside(process: subprocess.Popen[bytes], seconds: float) -> None:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return  # still training, as it should
 
 
 def _steady_rows(run: Run) -> list[dict[str, Any]]:

@@ -26,7 +26,10 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
     if callable_env is None and _is_callable_path(config.id):
         callable_env = _import_callable(config.id)
     if callable_env is not None:
-        env = callable_env(**arguments)
+        try:
+            env = callable_env(**arguments)
+        except Exception as error:
+            raise EnvError(f"{config.id} could not be made: {type(error).__name__}: {error}") from error
         if not isinstance(env, gymnasium.Env):
             raise UsageError(
                 f"{config.id} returned {type(env).__name__}, not a gymnasium.Env; "
@@ -42,6 +45,8 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
         raise UsageError(_unknown(config.id, error)) from error
     except TypeError as error:
         raise UsageError(f"{config.id} does not accept {arguments}: {error}") from error
+    except Exception as error:
+        raise EnvError(f"{config.id} could not be made: {type(error).__name__}: {error}") from error
 
 
 def _is_callable_path(env_id: str) -> bool:

@@ -22,10 +22,10 @@ RECENT = 100
 """Episodes in the mean of recent returns."""
 NEWEST_EPISODES = 20
 """Episodes that tell whether training is near its goal."""
-NEAR = 0.25
+NEAR = 0.5
 """Near is when no more than this part of the way from the first returns to the goal is left."""
-RARELY = 10
-"""Far from the goal, tests come this many times more rarely."""
+NEAR_SHARE, FAR_SHARE = 0.5, 0.1
+"""Steps played in tests, as a part of those played in training, near the goal and far from it."""
 LOG_INTERVAL = 0.25
 """Seconds between two rows of metrics, so that a day-long run does not fill the disk."""
 
@@ -45,6 +45,7 @@ class Progress:
     steps: int = 0
     episodes: int = 0
     tests: int = 0
+    test_steps: int = 0
     next_test: int = 0
     first_mean: float | None = None  # recent return when the first test might have been
     last_mean: float | None = None
@@ -291,16 +292,18 @@ class Executor:
         newest = float(np.mean(list(self.recent)[-NEWEST_EPISODES:]))
         if counts.first_mean is None:
             counts.first_mean = newest
-        overdue = counts.steps >= counts.next_test + (RARELY - 1) * self.config.run.test_every
-        if self.solved_at is None or overdue:
-            return overdue
-        return newest >= self.solved_at - NEAR * abs(self.solved_at - counts.first_mean)
+        share = FAR_SHARE
+        if self.solved_at is not None:
+            way = abs(self.solved_at - counts.first_mean)
+            share = NEAR_SHARE if newest >= self.solved_at - NEAR * way else FAR_SHARE
+        return counts.test_steps <= share * counts.steps
 
     def _test(self) -> None:
         began = time.monotonic()
         counts = self.counts
         result = self.test(self.weights, mix(self.config.run.seed, TEST, counts.tests))
         counts.tests += 1
+        counts.test_steps += result.steps
         counts.last_mean = result.mean
         counts.next_test = counts.steps + self.config.run.test_every
         whole = result.episodes >= self.config.run.test_episodes

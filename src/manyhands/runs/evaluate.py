@@ -26,6 +26,7 @@ class Evaluation:
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    steps: int  # played for it, those of abandoned episodes included
 
     @property
     def mean(self) -> float:
@@ -118,11 +119,11 @@ class Player:
                         streams[lane], playing[lane] = self._begin(lane, begun, seed), begun
                         begun += 1
             if goal is not None and finished[:lanes].all():
-                first = Evaluation(tuple(returns[:lanes]), tuple(lengths[:lanes]))
+                first = Evaluation(tuple(returns[:lanes]), tuple(lengths[:lanes]), int(lengths.sum()))
                 if first.mean + HOPELESS * first.error < goal:
                     return first
                 goal = None
-        return Evaluation(tuple(map(float, returns)), tuple(map(int, lengths)))
+        return Evaluation(tuple(map(float, returns)), tuple(map(int, lengths)), int(lengths.sum()))
 
     def _begin(self, lane: int, episode: int, seed: int) -> np.random.Generator:
         obs, _ = self.envs[lane].reset(seed=mix(seed, TEST, episode) >> 33)

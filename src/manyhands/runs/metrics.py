@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from manyhands.runs.checkpoint import write_atomically
 from manyhands.runs.store import Run
 
 Row = Mapping[str, float | int | str]
@@ -17,7 +18,7 @@ class MetricsLog:
         """Going on from a checkpoint, rows after its step are taken away: they will come again."""
         if run.metrics_path.exists():
             kept = [row for row in run.metrics() if row["steps"] <= from_step]
-            run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            write_atomically(run.metrics_path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self.file = run.metrics_path.open("a", buffering=1)
         self.directory = run.path
         self.events: Any = None

@@ -1,0 +1,95 @@
+"""What every algorithm owes the rest of the house, whatever it learns."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from samples import DISCRETE, GAUSSIAN, MULTI, random_trajectory, small_spec
+
+from manyhands import wire
+from manyhands.algos.base import learner
+from manyhands.config import ALGORITHMS
+from manyhands.experience import Layout, Trajectory
+from manyhands.policy import ActionSpec, Weights
+from manyhands.training import COLUMNS
+
+
+@pytest.fixture(autouse=True)
+def every_warning() -> Iterator[None]:
+    """torch warns once per process by default; here every test must see it."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+def make(name: str, action: ActionSpec = DISCRETE, **settings: Any) -> Any:
+    spec = small_spec(4, action, normalise=True)
+    config = ALGORITHMS[name](normalise_reward=True, **settings)
+    weights = Weights(0, spec.initial_vector(1), spec.schema)
+    return learner(name, config=config, spec=spec, action=action, weights=weights, seed=3, total_steps=1000)
+
+
+def experience(name: str, number: int, action: ActionSpec = DISCRETE) -> list[Trajectory]:
+    layout = Layout(8, 3, (4,), "<f4", action, COLUMNS[name])
+    return [random_trajectory(layout, 10 * number + shard, sequence=number) for shard in range(2)]
+
+
+@pytest.mark.parametrize("action", [DISCRETE, MULTI, GAUSSIAN], ids=["discrete", "multi", "gaussian"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_learning_makes_a_new_version_with_finite_weights_and_metrics(name: str, action: ActionSpec) -> None:
+    algorithm = make(name, action)
+    before = algorithm.weights()
+    metrics = algorithm.learn(experience(name, 0, action))
+    after = algorithm.weights()
+    assert (before.version, after.version) == (0, 1)
+    assert not np.array_equal(before.vector, after.vector)
+    assert np.isfinite(after.vector).all()
+    assert all(isinstance(value, float) and np.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_trajectories_off_the_wire_teach_the_same_as_those_in_memory(name: str) -> None:
+    layout = Layout(8, 3, (4,), "<f4", DISCRETE, COLUMNS[name])
+    here, there = make(name), make(name)
+    for number in range(3):
+        trajectories = experience(name, number)
+        raw = [wire.encode_trajectory(t, "schema") for t in trajectories]
+        here.learn(trajectories)
+        there.learn([wire.decode_trajectory(message, layout, "schema") for message in raw])
+        assert np.array_equal(here.weights().vector, there.weights().vector)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_learning_goes_on_from_a_saved_state_to_the_same_weights(name: str) -> None:
+    whole, resumed = make(name, anneal=True), make(name, anneal=True)
+    for number in range(3):
+        whole.learn(experience(name, number))
+    state = {key: array.copy() for key, array in whole.state().items()}
+    for array in state.values():
+        array.flags.writeable = False
+    resumed.load_state(whole.weights().version, state)
+    for number in range(3, 6):
+        assert whole.learn(experience(name, number)) == resumed.learn(experience(name, number))
+    assert np.array_equal(whole.weights().vector, resumed.weights().vector)
+    assert whole.weights().version == resumed.weights().version == 6
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_final_observation_changes_what_is_learned_only_where_an_episode_was_truncated(name: str) -> None:
+    trajectories = experience(name, 1)
+    assert len(trajectories[0].final_obs)
+    moved = [replace(trajectories[0], final_obs=trajectories[0].final_obs + 1), trajectories[1]]
+    without = [
+        replace(t, final_obs=t.final_obs[:0], final_at=t.final_at[:0], terminated=t.done)
+        for t in trajectories
+    ]
+    vectors = []
+    for batch in (trajectories, moved, without):
+        algorithm = make(name)
+        algorithm.learn(batch)
+        vectors.append(algorithm.weights().vector)
+    assert not np.array_equal(vectors[0], vectors[1])
+    assert not np.array_equal(vectors[0], vectors[2])
