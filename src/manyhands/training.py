@@ -21,7 +21,7 @@ from manyhands.policy import NetSpec, Weights
 from manyhands.roles.executor import Executor, Listener, Progress
 from manyhands.runs import store
 from manyhands.runs.checkpoint import Checkpoint
-from manyhands.runs.evaluate import Evaluation, Player
+from manyhands.runs.evaluate import Evaluation
 from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
@@ -158,10 +158,6 @@ def _execute(
 ) -> None:
     config = plan.config
     learner = _LateLearner(plan, first, resumed)
-    player = Player(config.env, plan.spec, plan.spaces.action, plan.callable_env)
-
-    def test(weights: Weights, seed: int) -> Evaluation:
-        return player.play(weights, config.run.test_episodes, seed, goal=plan.solved_at)
 
     def save(executor: Executor, status: str = "running") -> None:
         learned = executor.weights.version > 0
@@ -185,9 +181,7 @@ def _execute(
     counts = Progress.from_plain(resumed.progress) if resumed is not None else None
     log = MetricsLog(run, counts.steps if counts else 0)
     listener = _Listeners(log, view)
-    executor = Executor(
-        config, plan.task.layout, channel, learner, test, plan.solved_at, listener, save, save_best
-    )
+    executor = Executor(config, plan.task.layout, channel, learner, plan.solved_at, listener, save, save_best)
     if resumed is not None and counts is not None:
         executor.resume(counts, resumed.previous, resumed.shards)
     view.start(run, config, plan.solved_at)
@@ -203,7 +197,6 @@ def _execute(
     finally:
         view.stop()
         log.close()
-        player.close()
         run.save_status(_status(executor, status))
     view.end(run, executor)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from manyhands.channels.base import NEWEST, ExecutorChannel, Fault, Notice, Order
+from manyhands.channels.base import NEWEST, ExecutorChannel, Fault, Notice, Order, Trial, Verdict
 from manyhands.channels.inline import InlineChannel
 from manyhands.channels.processes import ProcessesChannel
 from manyhands.config import Config
@@ -170,6 +170,21 @@ def test_a_raising_environment_is_reported_with_its_traceback_lane_and_seed(
     assert "Traceback" in fault.text
     assert fault.seed > 0
     assert trajectory.truncated[4, fault.lane]
+
+
+def test_the_parts_of_a_test_give_the_same_episodes_whoever_plays_them(opener: Open) -> None:
+    made = planned()
+    found = []
+    for channel in (InlineChannel(made.task), opener(made)):
+        channel.publish(weights(made, 0))
+        for part in range(SHARDS):
+            channel.order(Trial(part, 0, seed=9, first=part * 10, count=10))
+        verdicts = [channel.receive(30) for _ in range(SHARDS)]
+        assert all(isinstance(verdict, Verdict) for verdict in verdicts)
+        found.append({verdict.part: verdict.evaluation for verdict in verdicts})
+        channel.finish("compared")
+    assert found[0] == found[1]
+    assert all(len(evaluation.returns) == 10 for evaluation in found[0].values())
 
 
 def test_nothing_to_receive_is_none_after_the_timeout(opener: Open) -> None:

@@ -1,6 +1,8 @@
 """Rollouts of environments whose every number is known, and of ones that misbehave."""
 
+import copy
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -59,16 +61,10 @@ class Playing:
 
     def again(self) -> "Playing":
         """The same run on another worker."""
-        other = replace_collector(self)
-        other.reports.clear()
+        other = copy.copy(self)
+        other.reports = []
+        other.collector = Collector(self.task, "worker 2", other.reports.append, self.make_env)
         return other
-
-
-def replace_collector(playing: Playing) -> Playing:
-    other = Playing.__new__(Playing)
-    other.task, other.make_env, other.reports = playing.task, playing.make_env, []
-    other.collector = Collector(other.task, "worker 2", other.reports.append, other.make_env)
-    return other
 
 
 def bits(trajectory: Trajectory) -> dict[str, Any]:
@@ -315,7 +311,6 @@ def test_a_crash_in_step_is_reported_and_the_lane_goes_on_with_a_new_environment
     lane = 4  # the second of shard 1
     episode, seed = long_episode(lane)
     playing, healthy = Playing(crash_at(seed, 3)), Playing(Clock)
-    environment = None
     met = False
     for sequence in range(20):
         trajectory, whole = playing.play(sequence, shard=1), healthy.play(sequence, shard=1)
@@ -323,14 +318,12 @@ def test_a_crash_in_step_is_reported_and_the_lane_goes_on_with_a_new_environment
         assert np.array_equal(trajectory.reward[:, others], whole.reward[:, others]), "another lane felt it"
         if playing.reports and not met:
             met = True
-            at = [tuple(a) for a in trajectory.final_at if a[1] == 1]
             index = next(
                 i
                 for i, (t, lane_in_shard) in enumerate(trajectory.final_at)
                 if lane_in_shard == 1 and trajectory.reward[t, 1] == 0.0
             )
             t = int(trajectory.final_at[index, 0])
-            assert (t, 1) in at
             assert trajectory.truncated[t, 1]
             assert not trajectory.terminated[t, 1]
             assert np.array_equal(trajectory.final_obs[index], trajectory.obs[t, 1]), (
@@ -339,8 +332,7 @@ def test_a_crash_in_step_is_reported_and_the_lane_goes_on_with_a_new_environment
             following = trajectory.obs[t + 1, 1] if t + 1 < STEPS else trajectory.last_obs[1]
             assert np.array_equal(following, observation(env_seed(SEED, lane, episode + 1), 0, -1))
             assert 2 in trajectory.episode_length.tolist()
-            environment = playing.collector.shards[1].lanes[1].env
-    assert environment is not None
+    assert met
     [fault] = playing.reports
     assert isinstance(fault, Fault)
     assert (fault.worker, fault.shard, fault.lane, fault.episode, fault.seed) == (
@@ -459,8 +451,7 @@ def test_broken_contracts_are_refused_with_lane_and_seed(what: str) -> None:
     make_env, words = BROKEN[what]
     playing = Playing(make_env)
     with pytest.raises(EnvError, match=words) as caught:
-        for sequence in range(40):
-            playing.play(sequence)
+        deque(map(playing.play, range(40)), maxlen=0)
     assert "toy" in str(caught.value)
     assert "lane 1," in str(caught.value)
     assert "seed" in str(caught.value)

@@ -263,7 +263,7 @@ def test_a_recipe_is_not_chosen_for_another_environment_or_a_callable() -> None:
 
 
 def test_environments_without_a_recipe_get_the_general_settings() -> None:
-    config = resolve("Acrobot-v1-without-recipe")
+    config = resolve("NobodyTunedThis-v0")
     assert config.net.normalise
     assert config.algo.normalise_reward
     assert GENERAL["net"]["normalise"]

@@ -13,6 +13,7 @@ from samples import random_vector
 from manyhands.config import NetConfig
 from manyhands.envs.make import ObsSpec, Spaces
 from manyhands.errors import UsageError
+from manyhands.nets.adam import Adam
 from manyhands.nets.build import actor, actor_critic
 from manyhands.nets.numpy_net import NumpyNet
 from manyhands.nets.torch_net import TorchActor, TorchNet
@@ -154,31 +155,81 @@ def check_cover(spec: NetSpec) -> None:
         assert (p.offset >= spec.trained) == (p.kind in ("mean", "scale"))
 
 
-@pytest.mark.parametrize("spec", ALL_KINDS)
-def test_gradients_land_in_the_one_flat_gradient(spec: NetSpec) -> None:
-    vector = random_vector(spec, 5)
+def plain_forward(spec: NetSpec, flat: torch.Tensor, obs: torch.Tensor) -> list[torch.Tensor]:
+    """Every head by torch's own layers on one tensor, which is then differentiated as a whole."""
+    part = {p.name: flat[p.offset : p.end].view(p.shape) for p in spec.parameters}
+    activations = {"tanh": torch.tanh, "relu": torch.relu, "none": lambda x: x}
+    hidden = obs.permute(0, 3, 1, 2) if spec.image == "hwc" else obs
+    if spec.normalise:
+        hidden = ((obs.flatten(1) - part["input.mean"]) * part["input.scale"]).clamp(-10, 10)
+    for i, layer in enumerate(spec.trunk):
+        weight, bias = part[f"trunk{i}.weight"], part[f"trunk{i}.bias"]
+        if isinstance(layer, Conv):
+            hidden = torch.nn.functional.conv2d(hidden, weight, bias, stride=layer.stride)
+        else:
+            hidden = hidden.flatten(1) @ weight + bias
+        hidden = activations[layer.activation](hidden)
+    outputs = []
+    for head in spec.heads:
+        if head.free:
+            outputs.append(part[head.name])
+            continue
+        out = hidden.flatten(1)
+        for i, layer in enumerate(head.hidden):
+            out = activations[layer.activation](
+                out @ part[f"{head.name}{i}.weight"] + part[f"{head.name}{i}.bias"]
+            )
+        outputs.append(out @ part[f"{head.name}.weight"] + part[f"{head.name}.bias"])
+    return outputs
+
+
+def loss_of(outputs: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([(output.square() + output.sin()).mean() for output in outputs]).sum()
+
+
+def check_gradient(spec: NetSpec, seed: int) -> None:
+    vector = random_vector(spec, seed)
     net = TorchNet(spec, vector)
     pointer = net.gradient.data_ptr()
-    obs = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (6, *spec.input_shape)).astype(np.float32))
-    loss = sum(
-        (output.square().sum() for output in net.forward(obs, *(h.name for h in spec.heads))), torch.zeros(())
-    )
-    loss.backward()
+    rng = np.random.default_rng(seed)
+    obs = torch.from_numpy(rng.normal(0, 1, (6, *spec.input_shape)).astype(np.float32))
+    outputs = net.forward(obs, *(head.name for head in spec.heads))
+    loss_of(outputs).backward()
+    flat = torch.from_numpy(vector.copy()).requires_grad_()
+    expected = plain_forward(spec, flat, obs)
+    loss_of(expected).backward()
+    for mine, theirs in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert net.gradient.data_ptr() == pointer
+    assert flat.grad is not None
+    np.testing.assert_allclose(net.gradient.numpy(), flat.grad[: spec.trained].numpy(), rtol=1e-3, atol=1e-5)
     for p in spec.parameters:
-        if p.kind in ("mean", "scale"):
-            assert net.views[p.name].grad is None
-            continue
         grad = net.views[p.name].grad
-        assert grad.data_ptr() == net.gradient[p.offset :].data_ptr()
-        assert grad.abs().sum() > 0, p.name
-    # Against a copy that is differentiated as one tensor.
-    copy = torch.from_numpy(vector.copy()).requires_grad_()
-    other = TorchNet(spec, vector)
-    other.views = {p.name: copy[p.offset : p.end].view(p.shape) for p in spec.parameters}
-    outputs = other.forward(obs, *(head.name for head in spec.heads))
-    sum((output.square().sum() for output in outputs), torch.zeros(())).backward()
-    np.testing.assert_allclose(net.gradient.numpy(), copy.grad[: spec.trained].numpy(), rtol=1e-4, atol=1e-5)
+        if p.kind in ("mean", "scale"):
+            assert grad is None
+        else:
+            assert grad.data_ptr() == net.gradient[p.offset :].data_ptr()
+
+
+@given(dense_specs(), st.integers(0, 2**32))
+def test_gradients_of_dense_networks_land_in_the_one_flat_gradient(spec: NetSpec, seed: int) -> None:
+    check_gradient(spec, seed)
+
+
+@pytest.mark.parametrize("spec", ALL_KINDS)
+def test_gradients_land_in_the_one_flat_gradient(spec: NetSpec) -> None:
+    for seed in range(5):
+        check_gradient(spec, seed)
+
+
+@pytest.mark.parametrize("spec", ALL_KINDS)
+def test_every_trained_parameter_gets_a_gradient(spec: NetSpec) -> None:
+    net = TorchNet(spec, random_vector(spec, 5))
+    obs = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (6, *spec.input_shape)).astype(np.float32))
+    loss_of(net.forward(obs, *(head.name for head in spec.heads))).backward()
+    for p in spec.parameters:
+        if p.kind not in ("mean", "scale"):
+            assert net.views[p.name].grad.abs().sum() > 0, p.name
 
 
 def test_gradients_add_up_until_they_are_zeroed() -> None:
@@ -193,21 +244,38 @@ def test_gradients_add_up_until_they_are_zeroed() -> None:
     assert all(view.grad.abs().sum() == 0 for view in net.views.values())
 
 
-def test_an_optimizer_that_moves_the_flat_vector_moves_every_view() -> None:
+def test_the_optimizer_that_moves_the_flat_vector_moves_every_view() -> None:
     spec = ALL_KINDS[1]
     net = TorchNet(spec, random_vector(spec))
     before = net.vector()
-    optimizer = torch.optim.SGD([net.trained], lr=0.1)
     net.gradient.fill_(1.0)
-    optimizer.step()
+    Adam(net.trained, net.gradient).step(0.1)
     np.testing.assert_allclose(
-        net.vector()[: spec.trained], before[: spec.trained] - 0.1, rtol=1e-5, atol=1e-6
+        net.vector()[: spec.trained], before[: spec.trained] - 0.1, rtol=1e-3, atol=1e-5
     )
     np.testing.assert_array_equal(net.vector()[spec.trained :], before[spec.trained :])
     for p in spec.parameters:
         np.testing.assert_array_equal(
             net.views[p.name].detach().numpy().reshape(-1), net.vector()[p.offset : p.end]
         )
+
+
+def test_adam_on_the_flat_vector_equals_torchs_adam() -> None:
+    rng = np.random.default_rng(6)
+    vector, gradient = (torch.from_numpy(rng.normal(size=50).astype(np.float32)) for _ in range(2))
+    copy = vector.clone().requires_grad_()
+    theirs = torch.optim.Adam([copy], lr=1e-2, eps=1e-5)
+    ours = Adam(vector, gradient)
+    for step in range(30):
+        gradient.copy_(torch.from_numpy(rng.normal(0.1, 10.0 ** (step % 5 - 3), 50).astype(np.float32)))
+        if step == 20:  # another one that goes on from here
+            state = ours.state()
+            ours = Adam(vector, gradient)
+            ours.load_state(state)
+        ours.step(1e-2)
+        copy.grad = gradient.clone()
+        theirs.step()
+        torch.testing.assert_close(vector, copy.detach(), rtol=1e-4, atol=1e-6)
 
 
 def test_vectors_are_copied_in_and_out() -> None:

@@ -710,7 +710,6 @@ def test_network_descriptions_that_break_the_parser_are_refused() -> None:
         {"layout": {**TASK.to_message().meta["layout"], "steps": "x"}},
         {"layout": {**TASK.to_message().meta["layout"], "action": "[]"}},
     ],
-    ids=str,
 )
 def test_wrong_tasks_are_refused(change: dict[str, Any]) -> None:
     message = TASK.to_message()

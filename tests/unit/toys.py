@@ -37,7 +37,7 @@ def reward_of(seed: int, step: int) -> float:
 
 
 class Clock(gymnasium.Env[np.ndarray, int]):
-    """Says which episode it is in, at which step, and what was done last; length and ending follow the seed."""
+    """Says which episode it is in, at which step, and what was done last. The seed tells how it ends."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = spaces.Discrete(4)

@@ -12,6 +12,7 @@ from manyhands.config import EnvConfig
 from manyhands.errors import WireError
 from manyhands.experience import Array, Layout, ShardState, Trajectory
 from manyhands.policy import ActionSpec, NetSpec, Weights
+from manyhands.runs.evaluate import Evaluation
 
 NEWEST = -1
 """As an order's version: whatever is newest when the rollout begins."""
@@ -90,6 +91,49 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """Play whole episodes with the greedy policy: one part of a test.
+
+    The number of parts is fixed by the settings, not by the workers, so a test's bits do not depend on them.
+    """
+
+    part: int
+    version: int
+    seed: int
+    first: int  # episode
+    count: int
+
+    def to_message(self) -> wire.Message:
+        return wire.Message("trial", "", asdict(self))
+
+    @classmethod
+    def from_message(cls, message: wire.Message) -> "Trial":
+        try:
+            return cls(**message.meta)
+        except TypeError as error:
+            raise WireError(f"not a trial: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The episodes of a trial."""
+
+    part: int
+    evaluation: Evaluation
+
+    def to_message(self) -> wire.Message:
+        return wire.Message("verdict", "", {"part": self.part, **self.evaluation.to_plain()})
+
+    @classmethod
+    def from_message(cls, message: wire.Message) -> "Verdict":
+        try:
+            plain = dict(message.meta)
+            return cls(int(plain.pop("part")), Evaluation.from_plain(plain))
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"not a verdict: {error!r}") from error
+
+
+@dataclass(frozen=True)
 class Fault:
     """An environment misbehaved in a lane. The lane goes on with a new environment unless `fatal`."""
 
@@ -127,11 +171,11 @@ class Lost:
     worker: str
     reason: str
     shards: tuple[int, ...]
-    orders: tuple[Order, ...]
-    culprit: tuple[int, int] | None = None  # the shard and lane whose environment brought it down
+    orders: tuple[Order | Trial, ...]  # the first was under way
+    culprit: int | None = None  # the lane whose environment brought it down
 
 
-Event = Trajectory | Fault | Notice | Lost
+Event = Trajectory | Verdict | Fault | Notice | Lost
 
 
 @dataclass(frozen=True)
@@ -150,8 +194,11 @@ class ExecutorChannel(Protocol):
     def publish(self, weights: Weights) -> None:
         """Make a version available to every worker. At least the last three stay available."""
 
-    def order(self, order: Order) -> None:
-        """Ask for a rollout of a shard. At most two of one shard may be unacknowledged."""
+    def order(self, order: Order | Trial) -> None:
+        """Ask for a rollout of a shard, or a part of a test.
+
+        At most two rollouts of one shard may be unacknowledged.
+        """
 
     def receive(self, timeout: float) -> Event | None:
         """The next thing that happened, or None after `timeout` seconds."""
@@ -170,7 +217,7 @@ class WorkerChannel(Protocol):
 
     def task(self) -> Task: ...
 
-    def next_order(self) -> Order | None:
+    def next_order(self) -> Order | Trial | None:
         """Waits; None when the run is over."""
 
     def weights(self, version: int) -> Weights: ...
@@ -178,6 +225,6 @@ class WorkerChannel(Protocol):
     def arrays(self, order: Order) -> dict[str, Array]:
         """Where to write the rollout."""
 
-    def send(self, trajectory: Trajectory) -> None: ...
+    def send(self, made: Trajectory | Verdict) -> None: ...
 
     def report(self, fault: Fault | Notice) -> None: ...

@@ -4,7 +4,7 @@ from collections import deque
 
 from threadpoolctl import threadpool_limits
 
-from manyhands.channels.base import NEWEST, Event, Fault, Notice, Order, Task, WorkerStatus
+from manyhands.channels.base import NEWEST, Event, Fault, Notice, Order, Task, Trial, WorkerStatus
 from manyhands.collect.collector import Collector
 from manyhands.envs.make import MakeEnv
 from manyhands.experience import Trajectory
@@ -23,7 +23,7 @@ class InlineChannel:
         self.blas = threadpool_limits(1, "blas")
         self.layout = task.layout
         self.collector = Collector(task, self.name, self._report, callable_env)
-        self.orders: deque[Order] = deque()
+        self.orders: deque[Order | Trial] = deque()
         self.events: deque[Fault | Notice] = deque()
         self.versions: dict[int, Weights] = {}
         self.newest = NEWEST
@@ -38,7 +38,7 @@ class InlineChannel:
         for version in sorted(self.versions)[:-VERSIONS]:
             del self.versions[version]
 
-    def order(self, order: Order) -> None:
+    def order(self, order: Order | Trial) -> None:
         self.orders.append(order)
 
     def receive(self, timeout: float) -> Event | None:
@@ -48,6 +48,8 @@ class InlineChannel:
             return None
         order = self.orders.popleft()
         version = self.newest if order.version == NEWEST else order.version
+        if isinstance(order, Trial):
+            return self.collector.test(order, self.versions[version])
         trajectory = self.collector.collect(order, self.versions[version], self.layout.allocate())
         self.steps += trajectory.steps
         return trajectory

@@ -21,7 +21,7 @@ import cloudpickle
 
 from manyhands import wire
 from manyhands.channels import shared
-from manyhands.channels.base import Event, Fault, Lost, Notice, Order, Task, WorkerStatus
+from manyhands.channels.base import Event, Fault, Lost, Notice, Order, Task, Trial, Verdict, WorkerStatus
 from manyhands.envs.make import MakeEnv
 from manyhands.errors import EnvError, RunError, WireError
 from manyhands.experience import Array, Trajectory
@@ -46,7 +46,7 @@ class WorkerProcess:
     connection: Connection
     progress: memoryview  # lane being stepped, steps made
     shards: list[int]
-    orders: deque[Order] = field(default_factory=deque)
+    orders: deque[Order | Trial] = field(default_factory=deque)
     seen_steps: int = 0
     seen_at: float = field(default_factory=time.monotonic)
     ready: bool = False
@@ -116,8 +116,9 @@ class ProcessesChannel:
     def publish(self, weights: Weights) -> None:
         self.board.write(weights)
 
-    def order(self, order: Order) -> None:
-        worker = self.workers_by_shard[order.shard]
+    def order(self, order: Order | Trial) -> None:
+        shard = order.shard if isinstance(order, Order) else order.part
+        worker = self.workers_by_shard[shard]
         if not worker.orders:
             worker.seen_at = time.monotonic()
         worker.orders.append(order)
@@ -149,8 +150,12 @@ class ProcessesChannel:
         match message.kind:
             case "ready":
                 worker.ready = True
+            case "verdict":
+                worker.orders.popleft()
+                self.events.append(Verdict.from_message(message))
             case "rollout":
                 order = worker.orders.popleft()
+                assert isinstance(order, Order)
                 arrays = self.slots[order.shard][order.sequence % shared.ROLLOUT_SLOTS]
                 self.events.append(Trajectory.from_arrays(arrays, self.task.layout.columns, **message.meta))
             case "fault":
@@ -185,7 +190,7 @@ class ProcessesChannel:
             raise RunError(f"{worker.name} could not start ({_describe_exit(code)})")
         culprit = None
         if worker.orders and (hang or -code in CRASHES or code > 0):
-            culprit = (worker.orders[0].shard, worker.progress[0])
+            culprit = worker.progress[0]
         self._start(worker.name, worker.shards)
         self.events.append(
             Lost(
@@ -265,11 +270,13 @@ class WorkerSide:
     def ready(self) -> None:
         self._send(wire.Message("ready"))
 
-    def next_order(self) -> Order | None:
+    def next_order(self) -> Order | Trial | None:
         try:
             message = wire.decode(self.connection.recv_bytes(wire.MAX_MESSAGE))
         except (EOFError, ConnectionResetError):
             return None
+        if message.kind == "trial":
+            return Trial.from_message(message)
         return Order.from_message(message) if message.kind == "order" else None
 
     def weights(self, version: int) -> Weights:
@@ -279,12 +286,13 @@ class WorkerSide:
         slot = order.sequence % shared.ROLLOUT_SLOTS
         return shared.rollout_arrays(self.memories[order.shard], self._task.layout, slot)
 
-    def send(self, trajectory: Trajectory) -> None:
-        meta = {
-            name: getattr(trajectory, name) for name in ("shard", "sequence", "version", "maker", "seconds")
-        }
-        counts = {"finals": len(trajectory.final_at), "episodes": len(trajectory.episode_return)}
-        self._send(wire.Message("rollout", "", {**meta, **counts}))
+    def send(self, made: Trajectory | Verdict) -> None:
+        if isinstance(made, Verdict):
+            self._send(made.to_message())
+            return
+        header = ("shard", "sequence", "version", "maker", "seconds")
+        counts = {"finals": len(made.final_at), "episodes": len(made.episode_return)}
+        self._send(wire.Message("rollout", "", {**{name: getattr(made, name) for name in header}, **counts}))
 
     def report(self, event: Fault | Notice) -> None:
         if isinstance(event, Fault):

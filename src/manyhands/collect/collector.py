@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from manyhands.channels.base import Fault, Notice, Order, Task
+from manyhands.channels.base import Fault, Notice, Order, Task, Trial, Verdict
 from manyhands.collect.streams import action_stream, env_seed
 from manyhands.envs import make as envs
 from manyhands.errors import EnvError
 from manyhands.experience import Array, LaneState, ShardState, Trajectory
 from manyhands.nets.build import Actor, actor
 from manyhands.policy import Weights
+from manyhands.runs.evaluate import Player
 
+TEST_LANES = 8
+"""Episodes of a test that a worker plays side by side."""
 TRIES = 3
 """How often in a row an environment may fail to begin an episode."""
 
@@ -261,6 +264,7 @@ class Collector:
         self.callable_env, self.progress = callable_env, progress
         self.actor = actor(task.spec)
         self.shards: dict[int, Shard] = {}
+        self.player: Player | None = None
 
     def collect(self, order: Order, weights: Weights, out: dict[str, Array]) -> Trajectory:
         shard = self.shards.get(order.shard)
@@ -273,6 +277,25 @@ class Collector:
             raise ValueError(f"shard {order.shard} stands at {shard.sequence}, not {order.sequence}")
         return shard.play(self.actor, weights, out, order.sequence)
 
+    def test(self, trial: Trial, weights: Weights) -> Verdict:
+        if self.player is None:
+            task = self.task
+            self.player = Player(
+                task.env,
+                task.spec,
+                task.layout.action,
+                self.callable_env,
+                TEST_LANES,
+                self.progress,
+                self._test_fault,
+            )
+        return Verdict(trial.part, self.player.play(weights, trial.count, trial.seed, first=trial.first))
+
+    def _test_fault(self, episode: int, seed: int, text: str) -> None:
+        self.report(Fault(self.worker, -1, -1, episode, seed, text))
+
     def close(self) -> None:
         for shard in self.shards.values():
             shard.close()
+        if self.player is not None:
+            self.player.close()

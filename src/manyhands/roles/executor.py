@@ -3,12 +3,13 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
-from manyhands.channels.base import NEWEST, ExecutorChannel, Fault, Lost, Notice, Order
+from manyhands.channels.base import NEWEST, ExecutorChannel, Fault, Lost, Notice, Order, Trial, Verdict
 from manyhands.collect.streams import TEST, mix
 from manyhands.config import Config
 from manyhands.errors import EnvError
@@ -20,6 +21,8 @@ POLL = 0.2
 """Seconds after which a waiting executor looks whether it should stop, and shows that it is alive."""
 RECENT = 100
 """Episodes in the mean of recent returns."""
+FIRST_EPISODES = 16
+"""Of a test; when they leave no hope, the rest is not played."""
 NEWEST_EPISODES = 20
 """Episodes that tell whether training is near its goal."""
 NEAR = 0.5
@@ -98,14 +101,13 @@ class Executor:
         layout: Layout,
         channel: ExecutorChannel,
         learner: Learner,
-        test: Callable[[Weights, int], Evaluation],
         solved_at: float | None,
         listener: Listener,
         save: Callable[["Executor"], None],
         save_best: Callable[[Weights], None],
     ) -> None:
         self.config, self.layout = config, layout
-        self.channel, self.learner, self.test = channel, learner, test
+        self.channel, self.learner = channel, learner
         self.solved_at, self.listener = solved_at, listener
         self.save, self.save_best = save, save_best
         self.lead = {"sync": 0, "pipelined": 1, "async": 1}[config.run.mode]
@@ -118,6 +120,7 @@ class Executor:
         self.unheld: set[int] = set()  # shards that no worker holds at their present place
         self.culprits: dict[int, int] = {}  # shard: lane whose episode brought its worker down
         self.arrived: list[Trajectory] = []
+        self.verdicts: dict[int, Evaluation] = {}
         self.lag = 0.0
         self.stopping = False
         self.recent: deque[float] = deque(maxlen=RECENT)
@@ -191,24 +194,26 @@ class Executor:
 
     def _gather(self) -> list[Trajectory] | None:
         """Waits for the next batch; None when asked to stop."""
-        while (batch := self._batch()) is None:
-            if self.stopping:
-                return None
+        while (batch := self._batch()) is None and not self.stopping:
             began = time.monotonic()
-            event = self.channel.receive(POLL)
+            self._await_event()
             self.counts.waiting += time.monotonic() - began
-            match event:
-                case Trajectory():
-                    self._arrive(event)
-                case Fault():
-                    self._fault(event)
-                case Lost():
-                    self._lost(event)
-                case Notice():
-                    self.listener.said(f"{event.worker}: {event.text}")
-                case None:
-                    self.listener.waiting(self)
         return batch
+
+    def _await_event(self) -> None:
+        match self.channel.receive(POLL):
+            case Trajectory() as trajectory:
+                self._arrive(trajectory)
+            case Verdict() as verdict:
+                self.verdicts[verdict.part] = verdict.evaluation
+            case Fault() as fault:
+                self._fault(fault)
+            case Lost() as lost:
+                self._lost(lost)
+            case Notice() as notice:
+                self.listener.said(f"{notice.worker}: {notice.text}")
+            case None:
+                self.listener.waiting(self)
 
     def _batch(self) -> list[Trajectory] | None:
         if self.synchronous:
@@ -255,20 +260,28 @@ class Executor:
             self._order(trajectory.shard, trajectory.sequence + 1 + self.lead)
 
     def _fault(self, fault: Fault) -> None:
-        where = f"lane {fault.lane}, episode {fault.episode}, seed {fault.seed}"
+        lane = f"lane {fault.lane}, " if fault.lane >= 0 else "a test, "
+        where = f"{lane}episode {fault.episode}, seed {fault.seed}"
         self._count_fault(f"the environment failed in {fault.worker} ({where}); it is replaced", fault.text)
 
     def _lost(self, lost: Lost) -> None:
         where = ""
-        if lost.culprit is not None:
-            shard, lane = lost.culprit
-            where = f", stepping lane {shard * self.layout.lanes + lane}"
+        first = lost.orders[0] if lost.orders else None
+        if lost.culprit is not None and isinstance(first, Order):
+            self.culprits[first.shard] = lost.culprit
+            where = f", stepping lane {first.shard * self.layout.lanes + lost.culprit}"
+        elif lost.culprit is not None:
+            where = f", testing in lane {lost.culprit}"
         self._count_fault(f"{lost.worker} was lost ({lost.reason}{where}); it is replaced", "")
         self.unheld.update(lost.shards)
-        if lost.culprit is not None:
-            self.culprits[lost.culprit[0]] = lost.culprit[1]
-        for order in sorted(lost.orders, key=lambda order: order.sequence):
-            self._order(order.shard, order.sequence)
+        for order in lost.orders:
+            if isinstance(order, Order):
+                self._order(order.shard, order.sequence)
+            elif order is first and lost.culprit is not None:
+                # The same episodes would only bring the next worker down as well.
+                self.channel.order(replace(order, seed=mix(order.seed, TEST)))
+            else:
+                self.channel.order(order)
 
     def _count_fault(self, text: str, details: str) -> None:
         self.counts.faults += 1
@@ -301,12 +314,18 @@ class Executor:
     def _test(self) -> None:
         began = time.monotonic()
         counts = self.counts
-        result = self.test(self.weights, mix(self.config.run.seed, TEST, counts.tests))
+        episodes = self.config.run.test_episodes
+        result = self._play(0, min(FIRST_EPISODES, episodes))
+        if result is not None and episodes > FIRST_EPISODES and not result.hopeless(self.solved_at):
+            rest = self._play(FIRST_EPISODES, episodes - FIRST_EPISODES)
+            result = result + rest if rest is not None else None
+        if result is None:
+            return
         counts.tests += 1
         counts.test_steps += result.steps
         counts.last_mean = result.mean
         counts.next_test = counts.steps + self.config.run.test_every
-        whole = result.episodes >= self.config.run.test_episodes
+        whole = result.episodes >= episodes
         if counts.best_mean is None or result.mean > counts.best_mean:
             counts.best_mean, counts.best_steps = result.mean, counts.steps
             self.save_best(self.weights)
@@ -317,6 +336,21 @@ class Executor:
                 counts.solved = True
         counts.testing += time.monotonic() - began
         self.listener.tested(result, self)
+
+    def _play(self, first: int, count: int) -> Evaluation | None:
+        """Episodes of a test, in as many parts as there are shards; None when asked to stop."""
+        seed = mix(self.config.run.seed, TEST, self.counts.tests)
+        bounds = [first + count * part // len(self.shards) for part in range(len(self.shards) + 1)]
+        parts = [(part, a, b) for part, (a, b) in enumerate(pairwise(bounds)) if b > a]
+        self.verdicts.clear()
+        for part, start, end in parts:
+            self.channel.order(Trial(part, self.weights.version, seed, start, end - start))
+        while len(self.verdicts) < len(parts):
+            if self.stopping:
+                return None
+            self._await_event()
+        found = [self.verdicts[part] for part, _, _ in parts]
+        return sum(found[1:], start=found[0])
 
     def _log(self) -> None:
         now = time.monotonic()

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from manyhands.channels.base import WorkerChannel
+from manyhands.channels.base import Trial, WorkerChannel
 from manyhands.channels.processes import WorkerSide
 from manyhands.collect.collector import Collector
 from manyhands.errors import ManyhandsError
@@ -15,7 +15,10 @@ def work(channel: WorkerChannel, collector: Collector) -> None:
     """Until the executor says that the run is over."""
     while (order := channel.next_order()) is not None:
         weights = channel.weights(order.version)
-        channel.send(collector.collect(order, weights, channel.arrays(order)))
+        if isinstance(order, Trial):
+            channel.send(collector.test(order, weights))
+        else:
+            channel.send(collector.collect(order, weights, channel.arrays(order)))
     collector.close()
 
 

@@ -1,7 +1,10 @@
 """Playing whole episodes to judge an agent."""
 
 import math
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +23,16 @@ HOPELESS = 3.0
 """Standard errors below the goal after which a test is not worth finishing."""
 
 
+Report = Callable[[int, int, str], None]
+"""Told of an environment that raised: the episode, its seed, the traceback."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The returns and lengths of whole episodes, in the order of their seeds."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
-    steps: int  # played for it, those of abandoned episodes included
 
     @property
     def mean(self) -> float:
@@ -44,6 +50,24 @@ class Evaluation:
     @property
     def episodes(self) -> int:
         return len(self.returns)
+
+    @property
+    def steps(self) -> int:
+        return sum(self.lengths)
+
+    def hopeless(self, goal: float | None) -> bool:
+        """So far below the goal that more episodes would not change the verdict."""
+        return goal is not None and self.mean + HOPELESS * self.error < goal
+
+    def __add__(self, more: "Evaluation") -> "Evaluation":
+        return Evaluation(self.returns + more.returns, self.lengths + more.lengths)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"returns": list(self.returns), "lengths": list(self.lengths)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Evaluation":
+        return cls(tuple(map(float, plain["returns"])), tuple(map(int, plain["lengths"])))
 
     def summary(self, solved_at: float | None) -> dict[str, float | int | bool | None]:
         return {
@@ -67,8 +91,14 @@ class Player:
         action: ActionSpec,
         callable_env: envs.MakeEnv | None = None,
         lanes: int = LANES,
+        progress: memoryview | None = None,
+        report: Report | None = None,
     ) -> None:
+        """`report` is told of environments that raise; without it they end the evaluation."""
         self.env, self.action = env, action
+        self.callable_env = callable_env
+        self.progress = progress if progress is not None else memoryview(bytearray(32)).cast("q")
+        self.report = report
         self.envs = [envs.make(env, callable_env) for _ in range(lanes)]
         spaces = envs.describe(self.envs[0], action.squash)
         if spaces.obs.shape != spec.input_shape or spaces.action != action:
@@ -79,25 +109,19 @@ class Player:
         self.actor: Actor = actor(spec)
 
     def play(
-        self,
-        weights: Weights,
-        episodes: int,
-        seed: int,
-        sample: bool = False,
-        goal: float | None = None,
+        self, weights: Weights, episodes: int, seed: int, sample: bool = False, first: int = 0
     ) -> Evaluation:
-        """`episodes` whole episodes; with a `goal`, fewer when the first of them leave no hope of it."""
+        """`episodes` whole episodes, counted from `first`."""
         self.actor.load(weights.vector)
         log_std = np.zeros(1, np.float32)
         if self.action.kind == "gaussian":
             log_std = self.actor.forward(self.obs, "log_std")
         lanes = min(len(self.envs), episodes)
-        playing = list(range(lanes))  # which episode each lane plays; -1 when done
-        returns, lengths = np.zeros(episodes), np.zeros(episodes, int)
-        finished = np.zeros(episodes, bool)
-        streams = [self._begin(lane, lane, seed) for lane in range(lanes)]
-        begun = lanes
-        while not finished.all():
+        playing = list(range(lanes))  # which episode each lane plays; -1 when there is none left
+        returns, lengths = [0.0] * episodes, [0] * episodes
+        streams = [self._begin(lane, seed, first + lane) for lane in range(lanes)]
+        begun, left = lanes, episodes
+        while left:
             outputs = self.actor.forward(self.obs, "policy")
             noise: Float32 | None = None
             if sample:
@@ -108,28 +132,43 @@ class Player:
             for lane, episode in enumerate(playing):
                 if episode < 0:
                     continue
-                obs, reward, terminated, truncated, _ = self.envs[lane].step(actions[lane])
-                self.encode(obs, self.obs[lane])
-                returns[episode] += float(reward)
+                reward, done = self._step(lane, actions[lane], seed, first + episode)
+                returns[episode] += reward
                 lengths[episode] += 1
-                if terminated or truncated or lengths[episode] >= MAX_LENGTH:
-                    finished[episode] = True
+                if done or lengths[episode] >= MAX_LENGTH:
+                    left -= 1
                     playing[lane] = -1
                     if begun < episodes:
-                        streams[lane], playing[lane] = self._begin(lane, begun, seed), begun
+                        streams[lane], playing[lane] = self._begin(lane, seed, first + begun), begun
                         begun += 1
-            if goal is not None and finished[:lanes].all():
-                first = Evaluation(tuple(returns[:lanes]), tuple(lengths[:lanes]), int(lengths.sum()))
-                if first.mean + HOPELESS * first.error < goal:
-                    return first
-                goal = None
-        return Evaluation(tuple(map(float, returns)), tuple(map(int, lengths)), int(lengths.sum()))
+        if not np.isfinite(returns).all():
+            raise EnvError(f"{self.env.id} broke its contract: a reward is not finite")
+        return Evaluation(tuple(returns), tuple(lengths))
 
-    def _begin(self, lane: int, episode: int, seed: int) -> np.random.Generator:
-        obs, _ = self.envs[lane].reset(seed=mix(seed, TEST, episode) >> 33)
+    def _step(self, lane: int, action: Any, seed: int, episode: int) -> tuple[float, bool]:
+        self.progress[0] = lane
+        self.progress[1] += 1
+        try:
+            obs, reward, terminated, truncated, _ = self.envs[lane].step(action)
+        except Exception as error:
+            if self.report is None:
+                raise EnvError(f"{self.env.id} failed: {type(error).__name__}: {error}") from error
+            self.report(episode, _env_seed(seed, episode), traceback.format_exc())
+            self.envs[lane] = envs.make(self.env, self.callable_env)
+            return 0.0, True
         self.encode(obs, self.obs[lane])
-        return action_stream(mix(seed, TEST), lane, episode)
+        return float(reward), terminated or truncated
+
+    def _begin(self, lane: int, seed: int, episode: int) -> np.random.Generator:
+        self.progress[0] = lane
+        obs, _ = self.envs[lane].reset(seed=_env_seed(seed, episode))
+        self.encode(obs, self.obs[lane])
+        return action_stream(mix(seed, TEST), 0, episode)
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def _env_seed(seed: int, episode: int) -> int:
+    return mix(seed, TEST, episode) >> 33
