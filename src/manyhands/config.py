@@ -75,6 +75,7 @@ class NetConfig:
     def __post_init__(self) -> None:
         ok = all(isinstance(size, int) and 0 < size <= 65536 for size in self.hidden)
         _require(ok, "net.hidden", list(self.hidden), "a list of sizes such as [64, 64]")
+        _require(math.isfinite(self.log_std), "net.log_std", self.log_std, "a number")
 
 
 @dataclass(frozen=True)
@@ -257,15 +258,7 @@ class Config:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Config":
         """From nested mappings, as in a YAML file; unknown names and wrong types are refused by name."""
-        sections = {f.name for f in dataclasses.fields(cls)}
-        for name, section in plain.items():
-            if name not in sections:
-                raise UsageError(
-                    f"there is no section {name!r}; sections are {', '.join(sorted(sections))}"
-                    f"{near(name, sections)}"
-                )
-            if not isinstance(section, Mapping):
-                raise UsageError(f"section {name!r} must hold settings, not {section!r}")
+        check_sections(plain)
         run = _build(RunConfig, plain.get("run", {}), "run")
         return cls(
             env=_build(EnvConfig, plain.get("env", {}), "env"),
@@ -279,6 +272,19 @@ class Config:
         plain = asdict(self)
         plain["net"]["hidden"] = list(self.net.hidden)
         return plain
+
+
+def check_sections(plain: Mapping[str, Any]) -> None:
+    """Refuses sections that do not exist or hold no settings."""
+    sections = {f.name for f in dataclasses.fields(Config)}
+    for name, section in plain.items():
+        if name not in sections:
+            raise UsageError(
+                f"there is no section {name!r}; sections are {', '.join(sorted(sections))}"
+                f"{near(str(name), sections)}"
+            )
+        if not isinstance(section, Mapping):
+            raise UsageError(f"section {name!r} must hold settings, not {section!r}")
 
 
 def _build(cls: type[T], values: Mapping[str, Any], section: str) -> T:
@@ -339,7 +345,7 @@ def parse_override(text: str) -> dict[str, Any]:
         raise UsageError(f"--set {text!r} is not of the form section.name=value, such as algo.gamma=0.99")
     try:
         return {section: {name: yaml.safe_load(value)}}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2021-13-45 is no date
         raise UsageError(f"--set {text!r}: the value cannot be read") from error
 
 
@@ -348,13 +354,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
         plain = yaml.safe_load(path.read_text())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if plain is None:
         return {}
     if not isinstance(plain, dict):
         raise UsageError(f"{path} must hold sections such as env, algo, run")
     return plain
+
+
+GENERAL = {"net": {"normalise": True}, "algo": {"normalise_reward": True}}
+"""For environments without a recipe: unknown scales are measured instead of assumed."""
 
 
 def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
@@ -367,11 +377,8 @@ def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
         return {}
     plain: dict[str, Any] = yaml.safe_load(file.read_text())
     algo = algo or plain["favourite"]
-    return merge(plain.get("all", {}), plain.get(algo, {}), {"run": {"algo": algo}})
-
-
-GENERAL = {"net": {"normalise": True}, "algo": {"normalise_reward": True}}
-"""For environments without a recipe: unknown scales are measured instead of assumed."""
+    tuned = plain.get(algo, GENERAL)
+    return merge(plain.get("all", {}), tuned, {"run": {"algo": algo}})
 
 
 def resolve(
@@ -384,8 +391,9 @@ def resolve(
     given = merge(read_yaml(file) if file else {}, *overrides)
     if algo is None:
         algo = given.get("run", {}).get("algo") if isinstance(given.get("run"), Mapping) else None
+    check_sections(given)
     base: Mapping[str, Any] = {}
-    if algo is None or algo in ALGORITHMS:
+    if algo is None or (isinstance(algo, str) and algo in ALGORITHMS):
         base = recipe(env_id, algo) or GENERAL
     named: dict[str, Any] = {"env": {"id": env_id}}
     if algo is not None:

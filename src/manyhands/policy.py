@@ -156,7 +156,7 @@ class NetSpec:
                 image=plain["image"],
                 normalise=bool(plain["normalise"]),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise UsageError(f"not a network description: {error!r}") from error
 
     @cached_property
@@ -302,12 +302,14 @@ class ActionSpec:
         if self.kind == "categorical":
             return action
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
-        bounded = np.isfinite(low) & np.isfinite(high)
+        with np.errstate(over="ignore"):
+            span = high - low  # infinite as well where the bounds are float32's own
+        bounded = np.isfinite(span)
         if not bounded.any():
             cut: NDArray[Any] = np.clip(action, low, high)
             return cut
         unit = np.tanh(action) if self.squash else np.clip(action, -1.0, 1.0)
         with np.errstate(invalid="ignore", over="ignore"):
-            scaled = low + (unit + 1) * np.float32(0.5) * (high - low)
+            scaled = low + (unit + 1) * np.float32(0.5) * span
         within: NDArray[Any] = np.clip(np.where(bounded, scaled, action), low, high).astype(np.float32)
         return within

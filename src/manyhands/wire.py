@@ -26,7 +26,7 @@ MAGIC = b"MH1"
 COMPRESSED = 1
 ALIGNMENT = 64
 MAX_MESSAGE = 256 * 2**20
-MAX_HEADER = 64 * 2**10
+MAX_HEADER = 2**20
 MAX_ARRAYS = 256
 MAX_DIMENSIONS = 8
 MAX_META_DEPTH = 8
@@ -56,7 +56,9 @@ def encode(message: Message, compress: bool = False) -> bytes:
             raise WireError(f"array {name!r} has dtype {array.dtype}; allowed are {', '.join(DTYPES)}")
         flat = np.ascontiguousarray(array, dtype=dtype)
         table.append([name, dtype, list(array.shape)])
+        _array_entry(table[-1])
         buffers.append(flat.reshape(-1).view(np.uint8).data)
+    _check_meta(message.meta, MAX_META_DEPTH)
     try:
         header = msgpack.packb([message.kind, message.schema, dict(message.meta), table])
     except (TypeError, ValueError, OverflowError) as error:
@@ -152,12 +154,12 @@ def _header(raw: memoryview) -> tuple[str, str, dict[str, Any], list[Any]]:
 def _check_meta(value: Any, depth: int) -> None:
     if depth == 0:
         raise WireError(f"facts nested deeper than {MAX_META_DEPTH}")
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise WireError("a fact whose name is not text")
             _check_meta(item, depth - 1)
-    elif isinstance(value, list):
+    elif type(value) in (list, tuple):  # not msgpack's ExtType, which is a tuple as well
         for item in value:
             _check_meta(item, depth - 1)
     elif not (value is None or isinstance(value, bool | int | float | str | bytes)):
@@ -170,7 +172,8 @@ def _array_entry(entry: Any) -> tuple[str, str, tuple[int, ...]]:
             if dtype not in DTYPES:
                 raise WireError(f"array {name!r} has dtype {dtype!r}")
             sides_ok = all(type(side) is int and 0 <= side <= MAX_MESSAGE for side in shape)
-            if len(shape) > MAX_DIMENSIONS or not sides_ok or prod(shape) > MAX_MESSAGE:
+            # Sides of 0 count as 1: numpy refuses an empty array whose other sides overflow.
+            if len(shape) > MAX_DIMENSIONS or not sides_ok or prod(side or 1 for side in shape) > MAX_MESSAGE:
                 raise WireError(f"array {name!r} has shape {shape}")
             return name, dtype, tuple(shape)
     raise WireError("an array's entry is not [name, dtype, shape]")
@@ -267,14 +270,14 @@ def unpack_states(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[
         for shard, sequence, rows in meta["shards"]:
             actions, obs = arrays[f"shard{shard}.actions"], arrays[f"shard{shard}.obs"]
             ends = np.cumsum([count for _, count, _ in rows])
-            if len(obs) != len(rows) or ends[-1] != len(actions):
+            if len(obs) != len(rows) or ends[-1] != len(actions) or any(count < 0 for _, count, _ in rows):
                 raise WireError(f"shard {shard} with {len(obs)} observations for {len(rows)} lanes")
             lanes = [
                 LaneState(int(episode), actions[end - count : end], obs[lane], bool(lost))
                 for lane, ((episode, count, lost), end) in enumerate(zip(rows, ends, strict=True))
             ]
             states[int(shard)] = ShardState(int(sequence), tuple(lanes))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise WireError(f"unreadable shard states: {error!r}") from error
     return states
 

@@ -185,9 +185,9 @@ def test_a_misbehaving_environment_is_replaced_and_the_run_goes_on(
 @pytest.mark.parametrize(("how", "said"), [("raise", "a test"), ("segfault", "testing"), ("hang", "testing")])
 def test_an_environment_that_fails_in_a_test_is_replaced_too(tmp_path: Path, how: str, said: str) -> None:
     view = Heard()
-    # A rollout makes 32 steps in each environment before the first test, which makes 200 and more.
-    kwargs = {"how": how, "marker": str(tmp_path / "marker"), "after": 40}
-    run_settings = {"hang_timeout": 1.0, "test_every": 256, "steps": 256, "test_episodes": 100}
+    # Two rollouts make 64 steps in each environment; 50 episodes of the one test make more.
+    kwargs = {"how": how, "marker": str(tmp_path / "marker"), "after": 70}
+    run_settings = {"hang_timeout": 1.0, "test_every": 256, "steps": 256, "test_episodes": 800}
     run = train(
         config("small_envs:Failing", env={"kwargs": kwargs}, run=run_settings),
         directory=tmp_path / "run",

@@ -96,7 +96,8 @@ class OnPolicy:
         for trajectory in trajectories:
             if len(trajectory.final_at):
                 t, lane = trajectory.final_at.T
-                next_value[t, first_lane + lane] = self.evaluate(trajectory.final_obs)
+                # A copy, because torch warns of the read-only arrays that come off a wire.
+                next_value[t, first_lane + lane] = self.evaluate(trajectory.final_obs.copy())
             first_lane += trajectory.reward.shape[1]
         next_value[join("terminated")] = 0.0
         columns = {

@@ -40,7 +40,7 @@ def vtrace(
     v_t = V_t + rho_t delta_t + gamma c_t (v_{t+1} - V_{t+1}), with rho and c the clipped ratios
     pi / mu; the advantage is rho_t (r_t + gamma v_{t+1} - V_t).
     """
-    ratio = np.exp(log_ratio)
+    ratio = np.exp(np.minimum(log_ratio, np.float32(80.0)))  # e^89 is past float32
     rho = np.minimum(ratio, np.float32(rho_clip))
     trace = np.float32(gamma * lambda_) * np.minimum(ratio, np.float32(c_clip)) * ~done
     correction = rho * (reward + np.float32(gamma) * next_value - value)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from manyhands import wire
 from manyhands.config import EnvConfig
-from manyhands.errors import WireError
+from manyhands.errors import UsageError, WireError
 from manyhands.experience import Array, Layout, ShardState, Trajectory
 from manyhands.policy import ActionSpec, NetSpec, Weights
 from manyhands.runs.evaluate import Evaluation
@@ -51,13 +51,19 @@ class Task:
             layout["action"] = ActionSpec.from_json(layout["action"])
             layout["obs_shape"] = tuple(layout["obs_shape"])
             layout["columns"] = tuple(layout["columns"])
+            sides = (layout["steps"], layout["lanes"], *layout["obs_shape"])
+            env = EnvConfig(**message.meta["env"])
+            if not all(type(side) is int and side > 0 for side in sides):
+                raise ValueError(f"a layout of {sides}")
+            if not isinstance(env.id, str) or not isinstance(env.kwargs, dict):
+                raise TypeError(f"an environment {env}")
             return cls(
-                env=EnvConfig(**message.meta["env"]),
+                env=env,
                 spec=NetSpec.from_json(message.meta["spec"]),
                 layout=Layout(**layout),
                 seed=int(message.meta["seed"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError, UsageError) as error:
             raise WireError(f"not a task: {error!r}") from error
 
 
@@ -82,7 +88,7 @@ class Order:
     def from_message(cls, message: wire.Message) -> "Order":
         try:
             shard, sequence, version = (int(message.meta[name]) for name in ("shard", "sequence", "version"))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise WireError(f"not an order: {error!r}") from error
         order = cls(shard, sequence, version)
         if "shards" not in message.meta:
@@ -151,7 +157,13 @@ class Fault:
     @classmethod
     def from_message(cls, message: wire.Message) -> "Fault":
         try:
-            return cls(**message.meta)
+            fault = cls(**message.meta)
+            numbers = (fault.shard, fault.lane, fault.episode, fault.seed)
+            if not all(type(number) is int for number in numbers) or type(fault.fatal) is not bool:
+                raise TypeError("a number that is none")
+            if not isinstance(fault.worker, str) or not isinstance(fault.text, str):
+                raise TypeError("a text that is none")
+            return fault
         except TypeError as error:
             raise WireError(f"not a fault report: {error!r}") from error
 

@@ -142,13 +142,13 @@ class Shard:
                 self._end(t, i, True, out, noise)
                 continue
             try:
-                reward_row[i] = reward
+                reward_row[i] = amount = float(reward)
                 encode(obs, rows[i])
             except (EnvError, TypeError, ValueError) as error:
                 self._fail(i, str(error) if isinstance(error, EnvError) else f"its reward is {reward!r}")
             cut = truncated and not terminated
             terminated_row[i], truncated_row[i] = terminated, cut
-            lane.total += float(reward)
+            lane.total += amount
             lane.length += 1
             if terminated or cut:
                 self._end(t, i, cut, out, noise)
@@ -205,6 +205,7 @@ class Shard:
         """True when the lane stands where `state` says; else it has begun the episode after it."""
         lane, count = self.lanes[i], len(state.actions)
         self._begin(i, state.episode)
+        ended = False
         try:
             for action in state.actions:
                 self.progress[1] += 1
@@ -212,12 +213,13 @@ class Shard:
                 self.encode(obs, self.obs[i])
                 lane.total += float(reward)
                 lane.length += 1
-                if terminated or truncated:
+                ended = bool(terminated or truncated)
+                if ended:
                     break
         except Exception:
             self._fault(i, traceback.format_exc())
             lane.rebuild()
-        same = not count or (lane.length == count and np.array_equal(self.obs[i], state.obs))
+        same = not count or (lane.length == count and not ended and np.array_equal(self.obs[i], state.obs))
         if state.lost or not same:
             self._begin(i, state.episode + 1)
             return False
@@ -238,11 +240,28 @@ class Shard:
 
     def _check_finite(self, out: dict[str, Array]) -> None:
         """Once per rollout, because it costs as much as a forward pass."""
-        checks = (("obs", "observation", 1), ("last_obs", "observation", 0), ("reward", "reward", 1))
-        for name, word, lane_axis in checks:
-            finite = np.isfinite(out[name])
-            if not finite.all():
-                self._fail(int(np.argwhere(~finite)[0][lane_axis]), f"its {word} is not finite")
+        final_at = out["final_at"][: self.finals]
+        for name, array in (
+            ("obs", out["obs"]),
+            ("last_obs", out["last_obs"][None]),
+            ("reward", out["reward"]),
+        ):
+            if not np.isfinite(array).all():
+                t, i = np.argwhere(~np.isfinite(array))[0][:2]
+                self._fail_at(len(out["obs"]) if name == "last_obs" else int(t), int(i), name, out)
+        finals = out["final_obs"][: self.finals]
+        if not np.isfinite(finals).all():
+            t, i = final_at[np.argwhere(~np.isfinite(finals))[0][0]]
+            self._fail_at(int(t), int(i), "final_obs", out)
+
+    def _fail_at(self, t: int, i: int, name: str, out: dict[str, Array]) -> None:
+        """Names the episode that lane i played at step t, which may be long over."""
+        lane = self.lanes[i]
+        done = out["terminated"][:, i] | out["truncated"][:, i]
+        lane.episode -= int(done[t:].sum())
+        starts = np.flatnonzero(done[:t])
+        lane.length = t - (int(starts[-1]) + 1) if len(starts) else t
+        self._fail(i, f"its {'reward' if name == 'reward' else 'observation'} is not finite")
 
     def close(self) -> None:
         for lane in self.lanes:

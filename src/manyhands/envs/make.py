@@ -1,6 +1,7 @@
 """Environments: making any Gymnasium one, and describing its spaces as plain data."""
 
 import importlib
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from manyhands.policy import ActionSpec
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
+
+SMALLEST_IMAGE = 3
+"""Sides of a three-dimensional observation from which on it counts as an image."""
 
 
 def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -> Env:
@@ -100,10 +104,12 @@ def describe(env: Env, squash: bool = False) -> Spaces:
 
 
 def _obs_spec(space: spaces.Space[Any]) -> ObsSpec:
-    if isinstance(space, spaces.Box) and len(space.shape) == 3 and min(space.shape[:2]) > 1:
+    if isinstance(space, spaces.Box) and len(space.shape) == 3:
         channels_first = space.shape[0] < space.shape[2]
-        dtype = "|u1" if space.dtype == np.uint8 else "<f4"
-        return ObsSpec(space.shape, dtype, "chw" if channels_first else "hwc")
+        sides = space.shape[1:] if channels_first else space.shape[:2]
+        if min(sides) >= SMALLEST_IMAGE:
+            dtype = "|u1" if space.dtype == np.uint8 else "<f4"
+            return ObsSpec(space.shape, dtype, "chw" if channels_first else "hwc")
     return ObsSpec((_flat_size(space, space),), "<f4")
 
 
@@ -152,10 +158,12 @@ def encoder(space: spaces.Space[Any], spec: ObsSpec) -> Encoder:
     if isinstance(space, spaces.Box):
         shape = space.shape
         flat = spec.shape != shape
+        kinds = "u" if spec.dtype == "|u1" else "fiub"
+        widest = 1 if spec.dtype == "|u1" else 16
 
         def write_box(obs: Any, row: Array) -> None:
             try:
-                if obs.shape == shape and obs.dtype.kind in "fiub":
+                if obs.shape == shape and obs.dtype.kind in kinds and obs.dtype.itemsize <= widest:
                     row[...] = obs.reshape(-1) if flat else obs
                     return
             except AttributeError:
@@ -169,7 +177,7 @@ def encoder(space: spaces.Space[Any], spec: ObsSpec) -> Encoder:
 
         def write_discrete(obs: Any, row: Array) -> None:
             try:
-                index = int(obs) - start
+                index = operator.index(obs) - start
             except (TypeError, ValueError):
                 raise EnvError(_mismatch(obs, space)) from None
             if not 0 <= index < count:

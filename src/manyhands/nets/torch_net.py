@@ -33,7 +33,7 @@ class TorchNet:
             self.views[p.name] = view
 
     def load(self, vector: Float32) -> None:
-        self.flat.copy_(torch.from_numpy(vector))
+        self.flat.numpy()[...] = vector  # not through torch, which warns of read-only arrays
 
     def vector(self) -> Float32:
         copy: Float32 = self.flat.numpy().copy()

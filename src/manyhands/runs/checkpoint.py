@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from manyhands import wire
-from manyhands.errors import RunError, WireError
+from manyhands.errors import ManyhandsError, RunError
 from manyhands.experience import Array, ShardState
 from manyhands.policy import ActionSpec, NetSpec, Weights
 
@@ -50,7 +50,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
         **{f"learner.{name}": array for name, array in checkpoint.learner.items()},
         **{f"collect.{name}": array for name, array in state_arrays.items()},
     }
-    raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    raw = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
     write_atomically(path, raw)
 
 
@@ -87,10 +87,11 @@ def read(path: Path) -> Checkpoint:
         previous = tuple(_weights(spec, int(v), arrays[f"previous{v}"]) for v in meta["previous"])
         shards = wire.unpack_states(meta, _section(arrays, "collect."))
         action = ActionSpec.from_json(meta["action"])
-    except (WireError, RunError, KeyError, TypeError, ValueError) as error:
+        progress = dict(meta["progress"])
+    except (ManyhandsError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RunError(f"{path} is damaged: {error}") from error
     learner = _section(arrays, "learner.")
-    return Checkpoint(spec, action, weights, previous, learner, shards, meta["progress"])
+    return Checkpoint(spec, action, weights, previous, learner, shards, progress)
 
 
 def _weights(spec: NetSpec, version: int, vector: Array) -> Weights:
