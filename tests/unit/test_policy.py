@@ -7,12 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import DISCRETE, GAUSSIAN, MULTI, random_vector, small_spec
+from samples import DISCRETE, GAUSSIAN, MULTI
 from torch.distributions import Categorical, Normal
 
-from manyhands.algos.base import OnPolicy
-from manyhands.config import PpoConfig
-from manyhands.policy import ActionSpec, Weights
+from manyhands.algos.distributions import distribution
+from manyhands.policy import ActionSpec
 
 ALL = [DISCRETE, MULTI, GAUSSIAN]
 
@@ -120,16 +119,11 @@ def test_log_probabilities_equal_those_of_torch_distributions(spec: ActionSpec, 
 @given(st.sampled_from(ALL), st.integers(0, 2**32))
 def test_the_algorithms_distribution_equals_the_actors(spec: ActionSpec, seed: int) -> None:
     draw = Draw(spec, seed)
-    net = small_spec(4, spec)
-    vector = random_vector(net)
-    for p in net.parameters:
-        if p.kind == "free":
-            vector[p.offset : p.end] = draw.log_std
-    learner = OnPolicy(PpoConfig(), net, spec, Weights(0, vector, net.schema), seed=0, total_steps=1)
     outputs = torch.from_numpy(draw.outputs).reshape(-1, spec.outputs)
     action = torch.from_numpy(draw.action).reshape(-1, *spec.shape)
-    log_prob, entropy = learner.distribution(outputs, action.long() if spec.dtype == "<i4" else action)
-    log_prob, entropy = log_prob.detach().numpy().reshape(7, 3), entropy.detach().numpy().reshape(7, 3)
+    log_std = torch.from_numpy(draw.log_std) if spec.kind == "gaussian" else None
+    policy = distribution(spec, outputs, log_std, action.long() if spec.dtype == "<i4" else action)
+    log_prob, entropy = policy.log_prob.numpy().reshape(7, 3), policy.entropy().numpy().reshape(7, 3)
     expected_log_prob, expected_entropy = by_torch(spec, draw)
     np.testing.assert_allclose(log_prob, expected_log_prob, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(entropy, expected_entropy, rtol=1e-4, atol=1e-4)

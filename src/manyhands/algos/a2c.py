@@ -24,17 +24,8 @@ class A2C(OnPolicy):
             batch.reward, batch.value, batch.next_value, batch.done, config.gamma, config.gae_lambda
         )
         target = advantage + batch.value
-        outputs, value = self.net.forward(rows(batch.obs), "policy", "value")
-        logp, entropies = self.distribution(outputs, rows(batch.action))
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
-        policy_loss = -(logp * weight).mean()
-        value_loss = (value[:, 0] - rows(target)).square().mean()
-        entropy = entropies.mean()
-        self.descend(policy_loss + config.value_weight * value_loss - config.entropy * entropy)
+        coefficient = -weight / len(weight)  # the loss is -mean A log pi
+        losses = self.descend(rows(batch.obs), rows(batch.action), rows(target), lambda logp: coefficient)
         self.end(batch)
-        return {
-            "policy_loss": policy_loss.item(),
-            "value_loss": value_loss.item(),
-            "entropy": entropy.item(),
-            "explained_variance": explained_variance(batch.value, target),
-        }
+        return {**losses.metrics(), "explained_variance": explained_variance(batch.value, target)}

@@ -1,6 +1,6 @@
 """What an algorithm is to the rest of the house, and what the on-policy ones share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from manyhands.algos import returns
+from manyhands.algos.distributions import Distribution, distribution
 from manyhands.collect.streams import LEARN, mix
 from manyhands.config import AlgoConfig
 from manyhands.errors import RunError
@@ -46,6 +47,24 @@ class Batch:
     value: Array  # [T, B]
     next_value: Array  # [T, B]
     columns: Mapping[str, Array]  # each [T, B]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What one step saw."""
+
+    policy: Distribution
+    error: Tensor  # [N, 1], of the values
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "value_loss": self.error.square().mean().item(),
+            "entropy": self.policy.entropy().mean().item(),
+        }
+
+
+Coefficient = Callable[[Tensor], Tensor]
+"""From log pi(a_i) to the gradient of the policy loss for it, both [N]."""
 
 
 class OnPolicy:
@@ -116,6 +135,12 @@ class OnPolicy:
             values: Array = torch.cat(parts).numpy()
         return values
 
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        """log pi(action) under the present policy, [N]."""
+        with torch.inference_mode():
+            outputs = self.net.forward(obs, "policy")[0]
+            return distribution(self.action, outputs, self.net.views.get("log_std"), action).log_prob
+
     def _scale_reward(self, reward: Array, done: Array) -> Array:
         running = returns.discounted(reward, done, self.common.gamma)
         self.return_moments = returns.moments(*self.return_moments, running.reshape(-1, 1))
@@ -123,24 +148,49 @@ class OnPolicy:
         scale = 1.0 / np.sqrt(square[0] / count + 1e-8)
         return np.clip(reward * np.float32(scale), -10.0, 10.0)
 
-    def distribution(self, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """log pi(action) and the entropy, each [N], for the policy head's outputs [N, n]."""
-        if self.action.kind == "gaussian":
-            log_std = self.net.views["log_std"]
-            z = (action - outputs) * torch.exp(-log_std)
-            constant = 0.5 * float(np.log(2 * np.pi))
-            log_prob = (-0.5 * z * z - log_std - constant).sum(-1)
-            return log_prob, (log_std + 0.5 + constant).sum().expand(len(outputs))
-        if len(self.action.sizes) == 1:
-            return _categorical(outputs, action)
-        pairs = zip(torch.split(outputs, list(self.action.sizes), -1), action.unbind(-1), strict=True)
-        log_probs, entropies = zip(*(_categorical(logits, part) for logits, part in pairs), strict=True)
-        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
+    def descend(self, obs: Tensor, action: Tensor, target: Tensor, coefficient: Coefficient) -> Losses:
+        """One step of the optimizer, for the policy and the value together.
 
-    def descend(self, loss: Tensor) -> None:
-        """One step of the optimizer along the clipped gradient."""
+        The loss is sum_i coefficient_i log pi(a_i) - entropy mean H + value_weight mean (V - target)^2, where
+        an algorithm gives the coefficients, the gradient of its policy loss, for the log-probabilities.
+        """
+        outputs, value = self.net.forward(obs, "policy", "value")
         self.net.gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
+        policy, of_outputs = self._of_policy(outputs, action, coefficient)
+        error = value.detach() - target[:, None]
+        scale = 2 * self.common.value_weight / len(obs)
+        self._apply([outputs, value], [of_outputs, error * scale])
+        return Losses(policy, error)
+
+    def descend_policy(self, obs: Tensor, action: Tensor, coefficient: Coefficient) -> Distribution:
+        """The policy's part of `descend`."""
+        outputs = self.net.forward(obs, "policy")[0]
+        self.net.gradient.zero_()
+        policy, of_outputs = self._of_policy(outputs, action, coefficient)
+        self._apply([outputs], [of_outputs])
+        return policy
+
+    def _of_policy(
+        self, outputs: Tensor, action: Tensor, coefficient: Coefficient
+    ) -> tuple[Distribution, Tensor]:
+        """The distribution, and the policy loss's gradient for the outputs; that for log_std is added."""
+        with torch.no_grad():
+            policy = distribution(self.action, outputs, self.net.views.get("log_std"), action)
+            of_outputs, of_log_std = policy.gradient(coefficient(policy.log_prob), self.common.entropy)
+            if of_log_std is not None:
+                self.net.gradient_of("log_std").add_(of_log_std)
+        return policy, of_outputs
+
+    def descend_value(self, obs: Tensor, target: Tensor) -> Tensor:
+        """The value's part of `descend`; returns its errors [N]."""
+        value = self.net.forward(obs, "value")[0]
+        error = value.detach()[:, 0] - target
+        self.net.gradient.zero_()
+        self._apply([value], [error[:, None] * (2 * self.common.value_weight / len(obs))])
+        return error
+
+    def _apply(self, outputs: list[Tensor], gradients: list[Tensor]) -> None:
+        torch.autograd.backward(outputs, gradients)
         gradient = self.net.gradient
         gradient.mul_((self.common.max_grad_norm / (gradient.norm() + 1e-6)).clamp(max=1.0))
         self.optimizer.step(self.learning_rate)
@@ -191,12 +241,6 @@ class OnPolicy:
 def _unpack_moments(packed: Array) -> tuple[float, Array, Array]:
     mean, square = packed[1:].reshape(2, -1).copy()
     return float(packed[0]), mean, square
-
-
-def _categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    log_probs = torch.log_softmax(logits, -1)
-    chosen = log_probs.gather(-1, action[:, None]).squeeze(-1)
-    return chosen, -(log_probs.exp() * log_probs).sum(-1)
 
 
 def rows(array: Array) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from manyhands.algos.base import OnPolicy, explained_variance, normalised, rows
+from manyhands.algos.base import Batch, Losses, OnPolicy, explained_variance, normalised, rows
 from manyhands.algos.returns import vtrace
 from manyhands.config import ImpalaConfig
-from manyhands.experience import Trajectory
+from manyhands.experience import Array, Trajectory
 
 
 class Impala(OnPolicy):
@@ -25,34 +25,30 @@ class Impala(OnPolicy):
         config = self.config
         batch = self.assemble(trajectories)
         self.begin(batch)
-        steps, lanes = batch.reward.shape
-        policy_loss = value_loss = entropy = torch.zeros(())
-        for lane in torch.tensor_split(self.shuffled(0, lanes), min(config.minibatches, lanes)):
-            part = lane.numpy()
-            outputs, value = self.net.forward(rows(batch.obs[:, part]), "policy", "value")
-            logp, entropies = self.distribution(outputs, rows(batch.action[:, part]))
-            with torch.no_grad():
-                log_ratio = logp.view(steps, -1).numpy() - batch.columns["logp"][:, part]
-            target, advantage = vtrace(
-                log_ratio,
-                batch.reward[:, part],
-                batch.value[:, part],
-                batch.next_value[:, part],
-                batch.done[:, part],
-                config.gamma,
-                config.gae_lambda,
-                config.rho_clip,
-                config.c_clip,
-            )
-            weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
-            policy_loss = -(logp * weight).mean()
-            value_loss = (value[:, 0] - rows(target)).square().mean()
-            entropy = entropies.mean()
-            self.descend(policy_loss + config.value_weight * value_loss - config.entropy * entropy)
+        lanes = batch.reward.shape[1]
+        for chosen in torch.tensor_split(self.shuffled(0, lanes), min(config.minibatches, lanes)):
+            losses, value, target = self._step(batch, chosen.numpy())
         self.end(batch)
-        return {
-            "policy_loss": policy_loss.item(),
-            "value_loss": value_loss.item(),
-            "entropy": entropy.item(),
-            "explained_variance": explained_variance(batch.value[:, part], target),
-        }
+        return {**losses.metrics(), "explained_variance": explained_variance(value, target)}
+
+    def _step(self, batch: Batch, lanes: Array) -> tuple[Losses, Array, Array]:
+        """One step along the gradient of some lanes; also their values and V-trace targets."""
+        config = self.config
+        obs, action = rows(batch.obs[:, lanes]), rows(batch.action[:, lanes])
+        shape = (-1, len(lanes))
+        log_ratio = self.log_prob(obs, action).numpy().reshape(shape) - batch.columns["logp"][:, lanes]
+        value = batch.value[:, lanes]
+        target, advantage = vtrace(
+            log_ratio,
+            batch.reward[:, lanes],
+            value,
+            batch.next_value[:, lanes],
+            batch.done[:, lanes],
+            config.gamma,
+            config.gae_lambda,
+            config.rho_clip,
+            config.c_clip,
+        )
+        weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
+        coefficient = -weight / len(weight)  # the loss is -mean rho A log pi
+        return self.descend(obs, action, rows(target), lambda logp: coefficient), value, target

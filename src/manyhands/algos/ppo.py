@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman et al. 2017). Settings: `PpoConfig`. Results: benchmarks/."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,20 +13,14 @@ from manyhands.config import PpoConfig
 from manyhands.experience import Trajectory
 
 
-def ppo_loss(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """-mean min(r A, clip(r, 1 - e, 1 + e) A), with r = pi / pi_old."""
-    ratio = log_ratio.exp()
-    return -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
+def ppo_coefficient(old_logp: Tensor, advantage: Tensor, clip: float, logp: Tensor) -> Tensor:
+    """The gradient of -mean min(r A, clip(r, 1 - e, 1 + e) A) for log pi, with r = pi / pi_old.
 
-
-@dataclass(frozen=True)
-class Losses:
-    """What one minibatch showed."""
-
-    policy: Tensor
-    value: Tensor
-    entropy: Tensor
-    log_ratio: Tensor  # [N]
+    It is -r A / N, and 0 where the probability has moved past the clip in the advantage's direction.
+    """
+    ratio = (logp - old_logp).exp_()
+    inside = torch.where(advantage > 0, ratio < 1 + clip, ratio > 1 - clip)
+    return ratio.mul_(advantage).mul_(inside).mul_(-1 / len(ratio))
 
 
 class PPO(OnPolicy):
@@ -44,41 +38,29 @@ class PPO(OnPolicy):
             batch.reward, batch.value, batch.next_value, batch.done, config.gamma, config.gae_lambda
         )
         target = advantage + batch.value
-        logp = batch.columns["logp"]
-        columns = [rows(column) for column in (batch.obs, batch.action, logp, advantage, target)]
+        columns = [
+            rows(batch.obs),
+            rows(batch.action),
+            rows(batch.columns["logp"]),
+            normalised(rows(advantage)),
+            rows(target),
+        ]
         count = len(columns[0])
-        kl, epochs = 0.0, 0
         for epoch in range(config.epochs):
             order = self.shuffled(epoch, count)
             shuffled = [column[order] for column in columns]
             for start in range(0, count, config.minibatch):
-                losses = self._step(*(column[start : start + config.minibatch] for column in shuffled))
-            epochs += 1
+                obs, action, old, adv, goal = (c[start : start + config.minibatch] for c in shuffled)
+                losses = self.descend(obs, action, goal, partial(ppo_coefficient, old, adv, config.clip))
             # Schulman's estimate of KL(old, new), always positive; on the last minibatch, because it is dear.
-            kl = (losses.log_ratio.expm1() - losses.log_ratio).mean().item()
+            log_ratio = losses.policy.log_prob - old
+            kl = (log_ratio.expm1() - log_ratio).mean().item()
             if config.target_kl and kl > config.target_kl:
                 break
         self.end(batch)
         return {
-            "policy_loss": losses.policy.item(),
-            "value_loss": losses.value.item(),
-            "entropy": losses.entropy.item(),
+            **losses.metrics(),
             "kl": kl,
-            "epochs": float(epochs),
+            "epochs": epoch + 1.0,
             "explained_variance": explained_variance(batch.value, target),
         }
-
-    def _step(self, obs: Tensor, action: Tensor, old_logp: Tensor, advantage: Tensor, goal: Tensor) -> Losses:
-        """One step along the gradient of one minibatch."""
-        config = self.config
-        outputs, value = self.net.forward(obs, "policy", "value")
-        logp, entropies = self.distribution(outputs, action)
-        log_ratio = logp - old_logp
-        policy_loss = ppo_loss(log_ratio, normalised(advantage), config.clip)
-        value_loss = (value[:, 0] - goal).square().mean()
-        entropy = entropies.mean()
-        loss = policy_loss + config.value_weight * value_loss
-        if config.entropy:
-            loss = loss - config.entropy * entropy
-        self.descend(loss)
-        return Losses(policy_loss.detach(), value_loss.detach(), entropy.detach(), log_ratio.detach())

@@ -32,23 +32,15 @@ class Reinforce(OnPolicy):
         target = advantage + batch.value
         obs, targets = rows(batch.obs), rows(target)
 
-        outputs = self.net.forward(obs, "policy")[0]
-        logp, entropies = self.distribution(outputs, rows(batch.action))
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
-        policy_loss = -(logp * weight).mean()
-        entropy = entropies.mean()
-        self.descend(policy_loss - config.entropy * entropy)
-
-        value_loss = policy_loss
+        coefficient = -weight / len(weight)  # the loss is -mean A log pi
+        policy = self.descend_policy(obs, rows(batch.action), lambda logp: coefficient)
         for epoch in range(config.baseline_epochs):
             for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
-                value = self.net.forward(obs[part], "value")[0]
-                value_loss = (value[:, 0] - targets[part]).square().mean()
-                self.descend(config.value_weight * value_loss)
+                error = self.descend_value(obs[part], targets[part])
         self.end(batch)
         return {
-            "policy_loss": policy_loss.item(),
-            "value_loss": value_loss.item(),
-            "entropy": entropy.item(),
+            "value_loss": error.square().mean().item(),
+            "entropy": policy.entropy().mean().item(),
             "explained_variance": explained_variance(batch.value, target),
         }

@@ -101,6 +101,7 @@ class Shard:
         for i, lane in enumerate(self.lanes):
             noise[:, i] = action_spec.noise(lane.rng, layout.steps)
         self.finals, self.episodes = 0, 0
+        out["terminated"][...] = out["truncated"][...] = False
         for t in range(layout.steps):
             out["obs"][t] = self.obs
             outputs[t] = actor.forward(self.obs, "policy")
@@ -128,9 +129,7 @@ class Shard:
     def _step(self, t: int, actions: list[Any], out: dict[str, Array], noise: Array) -> None:
         """Steps every lane once; an environment that raises is replaced and its episode cut."""
         progress, encode, rows = self.progress, self.encode, self.obs
-        reward_row, terminated_row, truncated_row = (
-            out[name][t] for name in ("reward", "terminated", "truncated")
-        )
+        rewards: list[float] = []
         for i, lane in enumerate(self.lanes):
             progress[0] = i
             try:
@@ -138,25 +137,26 @@ class Shard:
             except Exception:
                 self._fault(i, traceback.format_exc())
                 lane.rebuild()
-                terminated_row[i], truncated_row[i], reward_row[i] = False, True, 0.0
+                rewards.append(0.0)
                 self._end(t, i, True, out, noise)
                 continue
             try:
-                reward_row[i] = amount = float(reward)
+                amount = float(reward)
                 encode(obs, rows[i])
             except (EnvError, TypeError, ValueError) as error:
                 self._fail(i, str(error) if isinstance(error, EnvError) else f"its reward is {reward!r}")
-            cut = truncated and not terminated
-            terminated_row[i], truncated_row[i] = terminated, cut
+            rewards.append(amount)
             lane.total += amount
             lane.length += 1
-            if terminated or cut:
-                self._end(t, i, cut, out, noise)
-        progress[1] += len(self.lanes)
+            if terminated or truncated:
+                self._end(t, i, not terminated, out, noise)
+        out["reward"][t] = rewards
+        progress[1] += len(rewards)
 
     def _end(self, t: int, i: int, cut: bool, out: dict[str, Array], noise: Array) -> None:
         """Books a finished episode and begins the lane's next one."""
         lane = self.lanes[i]
+        out["truncated" if cut else "terminated"][t, i] = True
         if cut:
             out["final_obs"][self.finals] = self.obs[i]
             out["final_at"][self.finals] = t, i

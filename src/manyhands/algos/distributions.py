@@ -1,0 +1,89 @@
+"""A policy's distribution over actions, for learning: log-probabilities, entropies, and their gradients.
+
+The gradients are closed formulas rather than autograd: on small networks the dozens of tiny steps of a loss
+cost more than the network. A test holds them against autograd.
+"""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from manyhands.policy import ActionSpec
+
+
+class Distribution(Protocol):
+    """The actions [N, ...] that were taken, under the policy head's outputs [N, n]."""
+
+    log_prob: Tensor  # [N]
+
+    def entropy(self) -> Tensor:
+        """[N]"""
+
+    def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, Tensor | None]:
+        """Of sum_i coefficient_i log pi(a_i) - entropy_weight mean_i H_i.
+
+        With respect to the outputs [N, n], and to the log standard deviations where there are any.
+        """
+
+
+class Categorical:
+    """One choice out of n. d log p_a / d logits = onehot(a) - p;  d H / d logits = -p (log p + H)."""
+
+    def __init__(self, logits: Tensor, action: Tensor) -> None:
+        self.log_probs = torch.log_softmax(logits, -1)
+        self.action = action[:, None]
+        self.log_prob = self.log_probs.gather(-1, self.action).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+    def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, None]:
+        probs = self.log_probs.exp()
+        column = coefficient[:, None]
+        result = (probs * -column).scatter_add_(-1, self.action, column)
+        if entropy_weight:
+            away = self.log_probs + self.entropy()[:, None]
+            result.addcmul_(probs, away, value=entropy_weight / len(probs))
+        return result, None
+
+
+class Several:
+    """Independent choices side by side: everything adds up."""
+
+    def __init__(self, logits: Tensor, sizes: tuple[int, ...], action: Tensor) -> None:
+        pieces = torch.split(logits, list(sizes), -1)
+        self.parts = [Categorical(piece, action[:, i]) for i, piece in enumerate(pieces)]
+        self.log_prob = torch.stack([part.log_prob for part in self.parts]).sum(0)
+
+    def entropy(self) -> Tensor:
+        return torch.stack([part.entropy() for part in self.parts]).sum(0)
+
+    def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, None]:
+        return torch.cat([part.gradient(coefficient, entropy_weight)[0] for part in self.parts], -1), None
+
+
+class Gaussian:
+    """Independent normals. z = (a - mean) / sd, d log p / d mean = z / sd, d log p / d log sd = z^2 - 1."""
+
+    def __init__(self, mean: Tensor, log_std: Tensor, action: Tensor) -> None:
+        self.mean, self.log_std = mean, log_std
+        self.z = (action - mean) * torch.exp(-log_std)
+        self.log_prob = (-0.5 * self.z.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return (self.log_std + 0.5 + 0.5 * math.log(2 * math.pi)).sum().expand(len(self.mean))
+
+    def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, Tensor]:
+        column = coefficient[:, None]
+        of_log_std = (column * (self.z.square() - 1)).sum(0) - entropy_weight
+        return column * self.z * torch.exp(-self.log_std), of_log_std
+
+
+def distribution(spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, action: Tensor) -> Distribution:
+    if log_std is not None:
+        return Gaussian(outputs, log_std, action)
+    if len(spec.sizes) == 1:
+        return Categorical(outputs, action)
+    return Several(outputs, spec.sizes, action)

@@ -1,0 +1,54 @@
+"""The closed gradients of the policy losses, against autograd."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from manyhands.algos.distributions import distribution
+from manyhands.algos.ppo import ppo_coefficient
+from manyhands.policy import ActionSpec
+
+SPECS = [
+    ActionSpec("categorical", (4,)),
+    ActionSpec("categorical", (3, 2, 5)),
+    ActionSpec("gaussian", (3,), (-1.0,) * 3, (1.0,) * 3),
+]
+
+
+def sample(spec: ActionSpec, count: int = 50) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Outputs and log_std that ask for gradients, and actions."""
+    torch.manual_seed(count)
+    outputs = torch.randn(count, spec.outputs, requires_grad=True)
+    if spec.kind == "gaussian":
+        return outputs, torch.randn(spec.outputs, requires_grad=True), torch.randn(count, spec.outputs)
+    action = torch.stack([torch.randint(size, (count,)) for size in spec.sizes], -1)
+    return outputs, None, action[:, 0] if len(spec.sizes) == 1 else action
+
+
+@pytest.mark.parametrize("entropy_weight", [0.0, 0.3])
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_policy_gradient_equals_autograds(spec: ActionSpec, entropy_weight: float) -> None:
+    outputs, log_std, action = sample(spec)
+    coefficient = torch.randn(len(outputs))
+    policy = distribution(spec, outputs, log_std, action)
+    loss = (coefficient * policy.log_prob).sum() - entropy_weight * policy.entropy().mean()
+    loss.backward()
+    with torch.no_grad():
+        found = distribution(spec, outputs, log_std, action).gradient(coefficient, entropy_weight)
+    torch.testing.assert_close(found[0], outputs.grad, rtol=1e-4, atol=1e-5)
+    if log_std is None:
+        assert found[1] is None
+    else:
+        torch.testing.assert_close(found[1], log_std.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_the_ppo_coefficient_equals_autograds_gradient_of_the_clipped_loss() -> None:
+    torch.manual_seed(1)
+    logp = torch.randn(1000, requires_grad=True)
+    old, advantage, clip = logp.detach() + 0.3 * torch.randn(1000), torch.randn(1000), 0.2
+    ratio = (logp - old).exp()
+    loss = -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
+    loss.backward()
+    found = ppo_coefficient(old, advantage, clip, logp.detach())
+    torch.testing.assert_close(found, logp.grad)
+    assert 0.2 < (found == 0).float().mean() < 0.8, "both sides of the clip must be seen"
