@@ -123,7 +123,7 @@ def train(
     view: View | None = None,
 ) -> Run:
     """Trains, and returns the run. Ctrl-C stops cleanly."""
-    path = store.choose_path(name, directory, config) if resume is None else resume.path
+    path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
     resumed = None
     if resume is not None and resume.checkpoint_path(store.LAST).exists():

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -85,27 +86,31 @@ class Run:
         return descriptor
 
 
-def choose_path(name: str | None, directory: Path | None, config: Config) -> Path:
-    """Where a new run will lie. Refuses one that exists; without a name, counts up to a free one."""
+def choose_path(name: str | None, directory: Path | None) -> Path | None:
+    """Where a new run will lie; None leaves the name to `create`. Refuses a path that is taken."""
     if name is not None and directory is not None:
         raise UsageError("give --name (a run under runs/) or --dir (any path), not both")
     if name is not None and (not name or "/" in name or name.startswith(".")):
         raise UsageError(f"{name!r} is not a name for a run; use --dir for a path")
     path = directory if directory is not None else HOME / name if name is not None else None
-    if path is not None:
-        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise UsageError(
-                f"{path} exists already; choose another --name, or go on with it: --resume {path}"
-            )
-        return path
-    stem = f"{config.env.id.replace('/', '-').replace(':', '-')}-{config.run.algo}"
-    number = 1
-    while (HOME / f"{stem}-{number}").exists():
-        number += 1
-    return HOME / f"{stem}-{number}"
+    if path is not None and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UsageError(f"{path} exists already; choose another --name, or go on with it: --resume {path}")
+    return path
 
 
-def create(path: Path, config: Config) -> Run:
+def create(path: Path | None, config: Config) -> Run:
+    """Makes the directory. Without a path it counts up to a free name, even beside runs that start now."""
+    if path is None:
+        stem = f"{config.env.id.replace('/', '-').replace(':', '-')}-{config.run.algo}"
+        HOME.mkdir(exist_ok=True)
+        for number in count(1):
+            path = HOME / f"{stem}-{number}"
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                continue
+    assert path is not None
     (path / "checkpoints").mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump(config.to_plain(), sort_keys=False)
     checkpoint.write_atomically(path / "config.yaml", text.encode())

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LINE_INTERVAL = 2.0
 """Seconds between two plain lines."""
+WIDE = 108
+"""Columns that a panel of four pairs a row wants; a narrower terminal gets two."""
 SPEED_WINDOW = 5.0
 """Seconds over which steps/s are measured."""
 
@@ -91,42 +93,45 @@ class View:
         counts = executor.counts
         return (
             f"{counts.seconds:6.1f} s  {counts.steps:>9,} steps  {speed:>7,.0f} steps/s  "
-            f"return {_number(counts.recent_mean)}  test {_number(counts.last_mean)}  "
-            f"best {_number(counts.best_mean)}  "
+            f"return {_number(counts.recent_mean):>7}  test {_number(counts.last_mean):>7}  "
+            f"best {_number(counts.best_mean):>7}  "
             f"workers {len(executor.channel.workers())}  lag {executor.lag:g}"
         )
 
     def _panel(self, executor: "Executor", speed: float) -> Panel:
-        counts = executor.counts
-        table = Table.grid(padding=(0, 2))
-        for _ in range(4):
-            table.add_column(justify="right", min_width=9)
-            table.add_column(min_width=12)
-        table.add_row(
-            "steps", f"{counts.steps:,}", "steps/s", f"{speed:,.0f}",
-            "episodes", f"{counts.episodes:,}", "time", f"{counts.seconds:.1f} s",
-        )  # fmt: skip
-        table.add_row(
-            "return", _number(counts.recent_mean), "last test", _number(counts.last_mean),
-            "best test", _number(counts.best_mean), "goal", _number(self.solved_at),
-        )  # fmt: skip
-        statuses = executor.channel.workers()
-        table.add_row(
-            "workers", str(len(statuses)), "lag", f"{executor.lag:g}",
-            "faults", str(counts.faults), "dropped", f"{counts.dropped:,}",
-        )  # fmt: skip
-        table.add_row(
-            "collecting", _share(counts.collecting, counts.seconds),
-            "waiting", _share(counts.waiting, counts.seconds),
-            "learning", _share(counts.learning, counts.seconds),
-            "testing", _share(counts.testing, counts.seconds),
-        )  # fmt: skip
+        counts, statuses = executor.counts, executor.channel.workers()
+        booked = ("collecting", "waiting", "learning", "testing")
+        pairs = [
+            ("steps", f"{counts.steps:,}"),
+            ("steps/s", f"{speed:,.0f}"),
+            ("episodes", f"{counts.episodes:,}"),
+            ("time", f"{counts.seconds:.1f} s"),
+            ("return", _number(counts.recent_mean)),
+            ("last test", _number(counts.last_mean)),
+            ("best test", _number(counts.best_mean)),
+            ("goal", _number(self.solved_at)),
+            ("workers", str(len(statuses))),
+            ("lag", f"{executor.lag:g}"),
+            ("faults", str(counts.faults)),
+            ("dropped", f"{counts.dropped:,}"),
+            *((name, _share(getattr(counts, name), counts.seconds)) for name in booked),
+        ]
+        wide = self.console.width >= WIDE
+        table = Table.grid(padding=(0, 1))
+        for _ in range(4 if wide else 2):
+            table.add_column(justify="right", style="dim", min_width=10)
+            table.add_column(min_width=14)
+        in_row = 4 if wide else 2
+        for start in range(0, len(pairs), in_row):
+            table.add_row(*(cell for pair in pairs[start : start + in_row] for cell in pair))
         parts: list[Any] = [table, ProgressBar(total=self.config.run.steps, completed=counts.steps)]
         silent = [status for status in statuses if status.busy and status.quiet > 10]
         for status in silent:
             parts.append(Text(f"{status.name} has said nothing for {status.quiet:.0f} s", style="yellow"))
         title = f"{self.config.env.id}  {self.config.run.algo}  {self.config.run.mode}"
-        return Panel(Group(*parts), title=title, subtitle="Ctrl-C stops and saves", width=104)
+        return Panel(
+            Group(*parts), title=title, subtitle="Ctrl-C stops and saves", width=WIDE if wide else None
+        )
 
     def stop(self) -> None:
         if self.live is not None:
@@ -138,17 +143,14 @@ class View:
             return
         counts = executor.counts
         spent = f"{counts.steps:,} steps and {counts.seconds:.1f} s"
-        test = f"test mean {_number(counts.last_mean).strip()}"
+        test = f"test mean {_number(counts.last_mean)}"
         if executor.stopping:
             print(f"Stopped after {spent}; saved in {run.path}. Go on: manyhands train --resume {run.path}")
             return
         if counts.solved:
             print(f"Solved in {spent}: {test}, goal {self.solved_at:g}.")
         elif self.solved_at is not None:
-            print(
-                f"Not solved in {spent}: best test {_number(counts.best_mean).strip()}, "
-                f"goal {self.solved_at:g}."
-            )
+            print(f"Not solved in {spent}: best test {_number(counts.best_mean)}, goal {self.solved_at:g}.")
         else:
             print(f"Finished after {spent}: {test}.")
         print(f"The run lies in {run.path}. Try next: manyhands eval {run.path}")
@@ -156,8 +158,8 @@ class View:
 
 
 def _number(value: float | None) -> str:
-    return f"{value:8.1f}" if value is not None else "       -"
+    return f"{value:.1f}" if value is not None else "-"
 
 
 def _share(seconds: float, whole: float) -> str:
-    return f"{seconds:.1f} s ({100 * seconds / whole:.0f} %)" if whole > 0 else "-"
+    return f"{seconds:.1f} s  {100 * seconds / whole:.0f} %" if whole > 0 else "-"
