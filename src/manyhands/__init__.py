@@ -36,9 +36,9 @@ def train(
     overrides by section, such as {"algo": {"learning_rate": 3e-4}}.
     """
     from manyhands import training
-    from manyhands.config import resolve
     from manyhands.runs import store
     from manyhands.runs.view import View
+    from manyhands.settings import resolve
 
     env_id = env if isinstance(env, str) else f"{env.__module__}:{getattr(env, '__qualname__', 'callable')}"
     callable_env = None if isinstance(env, str) else env

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from manyhands.cli import BENCHES
-from manyhands.config import parse_override, resolve
 from manyhands.errors import UsageError, near
 from manyhands.runs import store
+from manyhands.settings import parse_override, resolve
 
 
 def run(options: argparse.Namespace) -> None:

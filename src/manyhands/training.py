@@ -18,11 +18,12 @@ from manyhands.errors import RunError, UsageError
 from manyhands.experience import Layout
 from manyhands.nets.build import actor_critic
 from manyhands.policy import NetSpec, Weights
-from manyhands.roles.executor import Executor, Listener, Progress
+from manyhands.roles.executor import Executor, Listener
 from manyhands.runs import store
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.evaluate import Evaluation
 from manyhands.runs.metrics import MetricsLog
+from manyhands.runs.progress import Progress
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
 

@@ -13,10 +13,11 @@ import psutil
 import pytest
 
 import manyhands
-from manyhands.config import Config, merge
+from manyhands.config import Config
 from manyhands.errors import EnvError
 from manyhands.runs.store import LAST, Run
 from manyhands.runs.view import View
+from manyhands.settings import merge
 from manyhands.training import train
 
 SMALL: dict[str, Any] = {

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.config import ALGORITHMS, Config, merge
+from manyhands.config import ALGORITHMS, Config
 from manyhands.runs.store import LAST
+from manyhands.settings import merge
 from manyhands.training import train
 
 WORKERS = (0, 1, 2, 4)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from manyhands.agent import judge
-from manyhands.config import ALGORITHMS, Config, resolve
+from manyhands.config import ALGORITHMS, Config
 from manyhands.runs.store import LAST
+from manyhands.settings import resolve
 from manyhands.training import train
 
 

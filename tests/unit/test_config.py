@@ -9,19 +9,9 @@ import gymnasium
 import pytest
 import yaml
 
-from manyhands.config import (
-    ALGORITHMS,
-    GENERAL,
-    AlgoConfig,
-    Config,
-    NetConfig,
-    merge,
-    parse_override,
-    read_yaml,
-    recipe,
-    resolve,
-)
+from manyhands.config import ALGORITHMS, AlgoConfig, Config, NetConfig
 from manyhands.errors import UsageError
+from manyhands.settings import GENERAL, merge, parse_override, read_yaml, recipe, resolve
 
 
 def refused(plain: Any, *words: str) -> None:

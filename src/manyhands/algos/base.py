@@ -106,6 +106,8 @@ class OnPolicy:
 
         obs, reward, done = join("obs"), join("reward"), join("done")
         reward = reward * np.float32(self.common.reward_scale)
+        if self.common.reward_clip:
+            reward = np.clip(reward, -self.common.reward_clip, self.common.reward_clip)
         if self.common.normalise_reward:
             reward = self._scale_reward(reward, done)
         value = self.evaluate(obs.reshape(-1, *self.spec.input_shape)).reshape(reward.shape)

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from manyhands.errors import EnvError
 from manyhands.experience import Layout, ShardState, Trajectory
 from manyhands.policy import Weights
 from manyhands.runs.evaluate import Evaluation
+from manyhands.runs.progress import Progress
 
 POLL = 0.2
 """Seconds after which a waiting executor looks whether it should stop, and shows that it is alive."""
@@ -39,41 +40,6 @@ class Learner(Protocol):
     def learn(self, trajectories: list[Trajectory]) -> dict[str, float]: ...
 
     def weights(self) -> Weights: ...
-
-
-@dataclass
-class Progress:
-    """All that a run counts. Saved with every checkpoint and taken up by a resume."""
-
-    steps: int = 0
-    episodes: int = 0
-    tests: int = 0
-    test_steps: int = 0
-    next_test: int = 0
-    first_mean: float | None = None  # recent return when the first test might have been
-    last_mean: float | None = None
-    best_mean: float | None = None
-    best_steps: int = 0
-    solved: bool = False
-    faults: int = 0
-    dropped: int = 0
-    seconds: float = 0.0
-    collecting: float = 0.0
-    waiting: float = 0.0
-    learning: float = 0.0
-    testing: float = 0.0
-    recent: list[float] = field(default_factory=list)
-
-    def to_plain(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Progress":
-        return cls(**plain)
-
-    @property
-    def recent_mean(self) -> float | None:
-        return float(np.mean(self.recent)) if self.recent else None
 
 
 class Listener(Protocol):

@@ -11,10 +11,11 @@ from typing import Any
 
 import yaml
 
-from manyhands.config import Config, read_yaml
+from manyhands.config import Config
 from manyhands.errors import RunError, UsageError, near
 from manyhands.runs import checkpoint
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.settings import read_yaml
 
 HOME = Path("runs")
 """Runs lie here, below the working directory, unless told otherwise."""

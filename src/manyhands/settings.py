@@ -1,0 +1,87 @@
+"""Where a run's settings come from: recipe or general ones, then a file, then overrides."""
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from manyhands.config import ALGORITHMS, Config, check_sections
+from manyhands.errors import UsageError
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings over one another; later ones win."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if isinstance(value, Mapping) and isinstance(result.get(key), Mapping) and key != "kwargs":
+                result[key] = merge(result[key], value)
+            else:
+                result[key] = value
+    return result
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`algo.learning_rate=3e-4` as {"algo": {"learning_rate": 3e-4}}."""
+    path, equals, value = text.partition("=")
+    section, dot, name = path.strip().partition(".")
+    if not (equals and dot and section and name) or "." in name:
+        raise UsageError(f"--set {text!r} is not of the form section.name=value, such as algo.gamma=0.99")
+    try:
+        return {section: {name: yaml.safe_load(value)}}
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2021-13-45 is no date
+        raise UsageError(f"--set {text!r}: the value cannot be read") from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        plain = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if plain is None:
+        return {}
+    if not isinstance(plain, dict):
+        raise UsageError(f"{path} must hold sections such as env, algo, run")
+    return plain
+
+
+GENERAL = {"net": {"normalise": True}, "algo": {"normalise_reward": True}}
+"""For environments without a recipe: unknown scales are measured instead of assumed."""
+
+
+def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
+    """The tuned settings for an environment, or none. Without `algo`, its favourite algorithm's.
+
+    The environment's name stands before the version, so that `CartPole-v1` uses `CartPole.yaml`.
+    """
+    file = resources.files("manyhands.recipes") / f"{env_id.rpartition('/')[2].rpartition('-v')[0]}.yaml"
+    if ":" in env_id or not file.is_file():
+        return {}
+    plain: dict[str, Any] = yaml.safe_load(file.read_text())
+    algo = algo or plain["favourite"]
+    tuned = plain.get(algo, GENERAL)
+    return merge(plain.get("all", {}), tuned, {"run": {"algo": algo}})
+
+
+def resolve(
+    env_id: str,
+    algo: str | None = None,
+    file: Path | None = None,
+    overrides: tuple[Mapping[str, Any], ...] = (),
+) -> Config:
+    """Recipe (or general settings), then the config file, then overrides; later ones win."""
+    given = merge(read_yaml(file) if file else {}, *overrides)
+    if algo is None:
+        algo = given.get("run", {}).get("algo") if isinstance(given.get("run"), Mapping) else None
+    check_sections(given)
+    base: Mapping[str, Any] = {}
+    if algo is None or (isinstance(algo, str) and algo in ALGORITHMS):
+        base = recipe(env_id, algo) or GENERAL
+    named: dict[str, Any] = {"env": {"id": env_id}}
+    if algo is not None:
+        named["run"] = {"algo": algo}
+    return Config.from_plain(merge(base, given, named))

@@ -1,0 +1,60 @@
+"""Every command and snippet of the README is run, in order, as a reader would."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the README's commands have been run."""
+    path = tmp_path_factory.mktemp("reader")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for block in blocks("sh"):
+        done = subprocess.run(
+            ["bash", "-e", "-c", block],
+            cwd=path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env=environment,
+        )
+        assert done.returncode == 0, block + done.stdout + done.stderr
+    return path
+
+
+def test_the_commands_run(home: Path) -> None:
+    assert len(blocks("sh")) >= 2
+    assert (home / "runs" / "pole" / "plots" / "learning_curve.png").exists()
+    assert (home / "pole.gif").exists()
+
+
+def test_the_python_snippets_run(home: Path) -> None:
+    for block in blocks("python"):
+        done = subprocess.run(
+            [sys.executable, "-c", block], cwd=home, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_files_that_the_readme_points_to_exist() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
+    assert links
+    missing = [link for link in links if not (ROOT / link).exists()]
+    assert not missing
+
+
+def test_make_targets_exist() -> None:
+    for target in ("train", "test"):
+        done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
