@@ -26,7 +26,7 @@ FIRST_EPISODES = 16
 """Of a test; when they leave no hope, the rest is not played."""
 NEWEST_EPISODES = 20
 """Episodes that tell whether training is near its goal."""
-NEAR = 0.5
+NEAR = 0.25
 """Near is when no more than this part of the way from the first returns to the goal is left."""
 NEAR_SHARE, FAR_SHARE = 0.5, 0.1
 """Steps played in tests, as a part of those played in training, near the goal and far from it."""
@@ -274,7 +274,10 @@ class Executor:
         share = FAR_SHARE
         if self.solved_at is not None:
             way = abs(self.solved_at - counts.first_mean)
-            share = NEAR_SHARE if newest >= self.solved_at - NEAR * way else FAR_SHARE
+            if newest >= self.solved_at:
+                return True
+            if newest >= self.solved_at - NEAR * way:
+                share = NEAR_SHARE
         return counts.test_steps <= share * counts.steps
 
     def _test(self) -> None:
