@@ -136,7 +136,7 @@ class Target(gymnasium.Env[Any, Any]):
             goal = np.array([first, second], np.float32) * 2 - 1
             reward = 1.0 - float(np.abs(action - goal).mean())
         else:
-            reward = ((action[0] == first) + (action[1] == second)) / 2
+            reward = (int(action[0] == first) + int(action[1] == second)) / 2
         return self._obs(), float(reward), True, False, {}
 
     def _obs(self) -> Any:

@@ -24,7 +24,10 @@ class MetricsLog:
         self.events: Any = None
 
     def write(self, row: Row) -> None:
-        self.file.write(json.dumps(row) + "\n")
+        try:
+            self.file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.file.name) from error
         self._write_events(row)
 
     def _write_events(self, row: Row) -> None:
