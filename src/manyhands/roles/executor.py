@@ -285,7 +285,7 @@ class Executor:
         counts = self.counts
         episodes = self.config.run.test_episodes
         result = self._play(0, min(FIRST_EPISODES, episodes))
-        if result is not None and episodes > FIRST_EPISODES and not result.hopeless(self.solved_at):
+        if result is not None and self._worth_finishing(result):
             rest = self._play(FIRST_EPISODES, episodes - FIRST_EPISODES)
             result = result + rest if rest is not None else None
         if result is None:
@@ -305,6 +305,14 @@ class Executor:
                 counts.solved = True
         counts.testing += time.monotonic() - began
         self.listener.tested(result, self)
+
+    def _worth_finishing(self, result: Evaluation) -> bool:
+        run = self.config.run
+        if run.test_episodes <= result.episodes:
+            return False
+        if self.solved_at is None or self._finished():
+            return True
+        return result.promising(self.solved_at, run.test_episodes, run.margin)
 
     def _play(self, first: int, count: int) -> Evaluation | None:
         """Episodes of a test, in as many parts as there are shards; None when asked to stop."""

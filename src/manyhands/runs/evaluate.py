@@ -19,8 +19,6 @@ LANES = 16
 """Episodes played side by side."""
 MAX_LENGTH = 30_000
 """Steps after which an episode that does not end by itself is counted as it stands; Atari's run to 27,000."""
-HOPELESS = 3.0
-"""Standard errors below the goal after which a test is not worth finishing."""
 
 
 Report = Callable[[int, int, str], None]
@@ -55,9 +53,13 @@ class Evaluation:
     def steps(self) -> int:
         return sum(self.lengths)
 
-    def hopeless(self, goal: float | None) -> bool:
-        """So far below the goal that more episodes would not change the verdict."""
-        return goal is not None and self.mean + HOPELESS * self.error < goal
+    def promising(self, goal: float, episodes: int, margin: float) -> bool:
+        """Whether a test of `episodes` could still end `margin` standard errors above the goal.
+
+        It should unless its mean is now a whole standard error below what it will have to be then.
+        """
+        needed = goal + margin * self.sd / math.sqrt(episodes)
+        return self.mean + self.error >= needed
 
     def __add__(self, more: "Evaluation") -> "Evaluation":
         return Evaluation(self.returns + more.returns, self.lengths + more.lengths)
