@@ -25,7 +25,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 		{ echo "manyhands needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ apt-get update && apt-get install -y python3-venv && $(PYTHON) -m venv $(VENV); }
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@echo "Installing into $(VENV); a minute or two the first time."
+	@$(BIN)/pip install -qq --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 clean:
