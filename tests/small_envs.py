@@ -85,6 +85,23 @@ class Unrepeatable(Chain):
         return super()._obs() * np.float32(1 + 1e-3 * self.np_random.random())
 
 
+class Costly(Chain):
+    """Each of 20 steps costs 1. Every other environment crashes at its second step, now and then."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Costly.made += 1
+        self.crashes = Costly.made % 2 == 0
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        if self.crashes and self.time == 2 and self.np_random.random() < 0.5:
+            raise RuntimeError("crashed")
+        return self._obs(), -1.0, self.time >= 20, False, {}
+
+
 class Slow(Chain):
     """Takes `delay` seconds a step, like a heavy simulator."""
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from manyhands.collect.player import Player
 from manyhands.envs import make as envs
+from manyhands.experience import Evaluation
 from manyhands.nets.build import Actor, actor
 from manyhands.policy import ActionSpec
 from manyhands.runs.checkpoint import Checkpoint
-from manyhands.runs.evaluate import Evaluation, Player
 from manyhands.runs.store import Run
 
 

@@ -96,12 +96,17 @@ def runs(options: argparse.Namespace) -> None:
             config.env.id,
             config.run.algo,
             str(config.run.seed),
-            status.get("status", "no checkpoint"),
+            _state(item, status),
             f"{status.get('steps', 0):,}",
             f"{status.get('seconds', 0.0):.1f} s",
             "-" if best is None else f"{best:.1f}",
         )
     Console(highlight=False).print(table)
+
+
+def _state(run: store.Run, status: dict[str, Any]) -> str:
+    state = str(status.get("status", "no checkpoint"))
+    return "interrupted" if state == "running" and not run.in_use() else state
 
 
 def show(options: argparse.Namespace) -> None:

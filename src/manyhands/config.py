@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from manyhands.errors import UsageError, near
 
@@ -98,6 +98,9 @@ class CollectConfig:
 class AlgoConfig:
     """What the on-policy algorithms share."""
 
+    columns: ClassVar[tuple[str, ...]] = ()
+    """What the actors must note down beside the usual."""
+
     learning_rate: float = 3e-4
     gamma: float = 0.99
     """Discount of future rewards."""
@@ -128,6 +131,8 @@ class AlgoConfig:
 class PpoConfig(AlgoConfig):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
+    columns = ("logp",)
+
     epochs: int = 4
     """Passes over each batch."""
     minibatch: int = 256
@@ -144,7 +149,10 @@ class PpoConfig(AlgoConfig):
 
 @dataclass(frozen=True)
 class A2cConfig(AlgoConfig):
-    """Advantage actor-critic (Mnih et al. 2016): one step along the gradient of each short batch."""
+    """Advantage actor-critic (Mnih et al. 2016): one step along the gradient of each short batch.
+
+    It does not correct for the lag of one version that pipelined mode has; sync mode has none.
+    """
 
     learning_rate: float = 7e-4
     gae_lambda: float = 1.0
@@ -153,7 +161,10 @@ class A2cConfig(AlgoConfig):
 
 @dataclass(frozen=True)
 class ReinforceConfig(AlgoConfig):
-    """REINFORCE with a baseline (Williams 1992): returns to the episode's end, one policy step a batch."""
+    """REINFORCE with a baseline (Williams 1992): returns to the episode's end, one policy step a batch.
+
+    It does not correct for the lag of one version that pipelined mode has; sync mode has none.
+    """
 
     learning_rate: float = 1e-3
     gae_lambda: float = 1.0
@@ -170,6 +181,8 @@ class ReinforceConfig(AlgoConfig):
 @dataclass(frozen=True)
 class ImpalaConfig(AlgoConfig):
     """IMPALA (Espeholt et al. 2018): actor-critic that corrects for old weights by V-trace."""
+
+    columns = ("logp",)
 
     learning_rate: float = 6e-4
     entropy: float = 0.01
@@ -223,7 +236,7 @@ class RunConfig:
     max_lag: int = 4
     """async: trajectories older than this many versions are dropped, and counted."""
     max_faults: int = 20
-    """Crashes of environments or workers that a run survives."""
+    """Crashes of environments or workers that a run survives within an hour."""
     hang_timeout: float = 60.0
     """Seconds that one environment step may take before its worker is replaced."""
 

@@ -4,31 +4,28 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from manyhands.channels.base import ExecutorChannel, Task
+from manyhands.channels.base import ExecutorChannel
 from manyhands.collect.streams import INIT, mix
 from manyhands.config import Config
 from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
-from manyhands.experience import Layout
+from manyhands.experience import Evaluation, Layout
 from manyhands.nets.build import actor_critic
+from manyhands.orders import Task
 from manyhands.policy import NetSpec, Weights
 from manyhands.roles.executor import Executor, Listener
 from manyhands.runs import store
 from manyhands.runs.checkpoint import Checkpoint
-from manyhands.runs.evaluate import Evaluation
 from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.progress import Progress
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
-
-COLUMNS = {"ppo": ("logp",), "impala": ("logp",), "a2c": (), "reinforce": ()}
-"""What each algorithm wants of the actors beside the usual; known here before torch is loaded."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,10 @@ class Plan:
     def spec(self) -> NetSpec:
         return self.task.spec
 
+    def first_weights(self) -> Weights:
+        vector = self.spec.initial_vector(mix(self.config.run.seed, INIT))
+        return Weights(0, vector, self.spec.schema)
+
 
 def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
     env = envs.make(config.env, callable_env)
@@ -59,7 +60,7 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
         obs_shape=spaces.obs.shape,
         obs_dtype=spaces.obs.dtype,
         action=spaces.action,
-        columns=COLUMNS[config.run.algo],
+        columns=config.algo.columns,
     )
     task = Task(config.env, actor_critic(config.net, spaces), layout, config.run.seed)
     return Plan(config, spaces, task, solved_at, callable_env)
@@ -68,7 +69,7 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
 def open_channel(plan: Plan) -> ExecutorChannel:
     """Worker processes, or none. More workers than shards would have nothing to do."""
     config = plan.config
-    workers = config.run.workers if config.run.workers >= 0 else (os.cpu_count() or 1)
+    workers = config.run.workers if config.run.workers >= 0 else usable_cores()
     workers = min(workers, config.collect.shards)
     if workers == 0:
         from manyhands.channels.inline import InlineChannel
@@ -79,6 +80,13 @@ def open_channel(plan: Plan) -> ExecutorChannel:
     return ProcessesChannel(
         plan.task, config.collect.shards, workers, config.run.hang_timeout, plan.callable_env
     )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, which a container or `taskset` may have limited."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class _LateLearner:
@@ -93,7 +101,10 @@ class _LateLearner:
         return made
 
     def learn(self, trajectories: Any) -> dict[str, float]:
-        metrics: dict[str, float] = self.load().learn(trajectories)
+        from manyhands.nets.torch_net import torch_threads
+
+        with torch_threads(self.plan.config.algo.threads):
+            metrics: dict[str, float] = self.load().learn(trajectories)
         return metrics
 
     def load(self) -> Any:
@@ -126,27 +137,31 @@ def train(
     """Trains, and returns the run. Ctrl-C stops cleanly."""
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
-    resumed = None
-    if resume is not None and resume.checkpoint_path(store.LAST).exists():
-        resumed = resume.checkpoint(store.LAST)  # else it ended before the first one, and begins again
-    if resumed is not None and resumed.spec.schema != planned.spec.schema:
-        raise RunError(f"{path} holds another network than its config.yaml describes")
-    if resumed is not None:
-        first = resumed.weights
-    else:
-        vector = planned.spec.initial_vector(mix(config.run.seed, INIT))
-        first = Weights(0, vector, planned.spec.schema)
-    channel = open_channel(planned)
-    try:
-        run = resume if resume is not None else store.create(path, config)
-        lock = run.lock()
-        try:
-            _execute(planned, run, channel, first, resumed, view or View(quiet=True))
-        finally:
-            os.close(lock)
-    finally:
-        channel.finish("the run is over")
+    with ExitStack() as held:
+        if resume is not None:
+            held.enter_context(resume.lock())
+        resumed = _last_checkpoint(resume, planned)
+        first = resumed.weights if resumed is not None else planned.first_weights()
+        channel = open_channel(planned)
+        held.callback(channel.finish, "the run is over")
+        if resume is None:
+            run = store.create(path, config)
+            held.enter_context(run.lock())
+        else:
+            run = resume
+            run.save_config(config)
+        _execute(planned, run, channel, first, resumed, view or View(quiet=True))
     return run
+
+
+def _last_checkpoint(resume: Run | None, plan: Plan) -> Checkpoint | None:
+    """What to go on from; None for a new run, and for one that ended before its first checkpoint."""
+    if resume is None or not resume.checkpoint_path(store.LAST).exists():
+        return None
+    found = resume.checkpoint(store.LAST)
+    if found.spec.schema != plan.spec.schema:
+        raise RunError(f"{resume.path} holds another network than its config.yaml describes")
+    return found
 
 
 def _execute(
@@ -284,6 +299,7 @@ def continue_config(run: Run, steps: int | None, until: str | None, workers: int
     status = run.status()
     if status.get("solved") and plain["run"]["until"] == "solved":
         raise UsageError(f"{run.path} is solved already; go on with --until steps --steps N")
-    if status.get("steps", 0) >= plain["run"]["steps"]:
+    used, tested = status.get("steps", 0), status.get("tested_at")
+    if used >= plain["run"]["steps"] and used == tested:
         raise UsageError(f"{run.path} has used its {plain['run']['steps']} steps; give more: --steps N")
     return Config.from_plain(plain)

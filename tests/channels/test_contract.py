@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from manyhands.channels.base import NEWEST, ExecutorChannel, Fault, Notice, Order, Trial, Verdict
+from manyhands.channels.base import ExecutorChannel
 from manyhands.channels.inline import InlineChannel
 from manyhands.channels.processes import ProcessesChannel
 from manyhands.config import Config
 from manyhands.experience import ShardState, Trajectory
+from manyhands.orders import NEWEST, Fault, Notice, Order, Trial, Verdict
 from manyhands.policy import Weights
 from manyhands.training import Plan, plan
 

@@ -42,6 +42,12 @@ def test_a_wrong_setting_raises_usage_error(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_one_environment_for_all_lanes_is_refused(tmp_path: Path) -> None:
+    env = gymnasium.make("CartPole-v1")
+    with pytest.raises(UsageError, match="return a new one every time"):
+        manyhands.train(lambda: env, workers=0, directory=tmp_path / "run")
+
+
 def test_a_script_without_a_main_guard_may_use_workers_and_lambdas(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -14,7 +14,6 @@ from manyhands.algos.base import learner
 from manyhands.config import ALGORITHMS
 from manyhands.experience import Layout, Trajectory
 from manyhands.policy import ActionSpec, Weights
-from manyhands.training import COLUMNS
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +32,7 @@ def make(name: str, action: ActionSpec = DISCRETE, **settings: Any) -> Any:
 
 
 def experience(name: str, number: int, action: ActionSpec = DISCRETE) -> list[Trajectory]:
-    layout = Layout(8, 3, (4,), "<f4", action, COLUMNS[name])
+    layout = Layout(8, 3, (4,), "<f4", action, ALGORITHMS[name].columns)
     return [random_trajectory(layout, 10 * number + shard, sequence=number) for shard in range(2)]
 
 
@@ -52,7 +51,7 @@ def test_learning_makes_a_new_version_with_finite_weights_and_metrics(name: str,
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_trajectories_off_the_wire_teach_the_same_as_those_in_memory(name: str) -> None:
-    layout = Layout(8, 3, (4,), "<f4", DISCRETE, COLUMNS[name])
+    layout = Layout(8, 3, (4,), "<f4", DISCRETE, ALGORITHMS[name].columns)
     here, there = make(name), make(name)
     for number in range(3):
         trajectories = experience(name, number)

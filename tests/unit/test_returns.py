@@ -102,7 +102,7 @@ def test_gae_changes_none_of_its_inputs() -> None:
     before = [a.copy() for a in (r.reward, r.value, r.next_value, r.done)]
     gae(r.reward, r.value, r.next_value, r.done, 0.9, 0.9)
     vtrace(r.log_ratio, r.reward, r.value, r.next_value, r.done, 0.9)
-    discounted(r.reward, r.done, 0.9)
+    discounted(r.reward, r.done, 0.9, r.value[0])
     for old, new in zip(before, (r.reward, r.value, r.next_value, r.done), strict=True):
         assert np.array_equal(old, new)
 
@@ -158,12 +158,15 @@ def test_vtrace_survives_a_ratio_that_overflows() -> None:
 
 @given(rollouts, discounts)
 def test_discounted_is_the_backward_looking_sum_of_the_episode(r: Rollout, gamma: float) -> None:
-    fast = discounted(r.reward, r.done, gamma)
+    before = np.linspace(-1, 1, r.reward.shape[1], dtype=np.float32)
+    fast = discounted(r.reward, r.done, gamma, before)
     for t, lane in np.ndindex(*r.reward.shape):
         total, s = 0.0, t
         while s >= 0 and (s == t or not r.done[s, lane]):
             total += gamma ** (t - s) * float(r.reward[s, lane])
             s -= 1
+        if s < 0:  # the episode was under way when the rollout began
+            total += gamma ** (t + 1) * float(before[lane])
         assert fast[t, lane] == pytest.approx(total, rel=1e-4, abs=1e-4)
 
 

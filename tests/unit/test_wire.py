@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from samples import DISCRETE, GAUSSIAN, MULTI, random_trajectory, random_vector, small_spec
 
 from manyhands import wire
-from manyhands.channels.base import Fault, Order, Task
 from manyhands.config import EnvConfig
 from manyhands.errors import UsageError, WireError
 from manyhands.experience import LaneState, Layout, ShardState, Trajectory
+from manyhands.orders import Fault, Order, Task
 from manyhands.policy import NetSpec, Weights
 from manyhands.wire import Message, decode, encode
 

@@ -10,8 +10,6 @@ from manyhands.experience import Trajectory
 
 
 class A2C(OnPolicy):
-    columns = ()
-
     def __init__(self, config: A2cConfig, **arguments: Any) -> None:
         super().__init__(config, **arguments)
         self.config = config

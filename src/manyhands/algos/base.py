@@ -79,8 +79,6 @@ class OnPolicy:
         seed: int,
         total_steps: int,
     ) -> None:
-        torch.set_num_threads(config.threads)
-        torch.use_deterministic_algorithms(True)
         self.common, self.spec, self.action = config, spec, action
         self.seed, self.total_steps = seed, total_steps
         self.net = TorchNet(spec, weights.vector)
@@ -90,6 +88,7 @@ class OnPolicy:
         width = int(np.prod(spec.input_shape))
         self.obs_moments = (0.0, np.zeros(width), np.zeros(width))
         self.return_moments = (0.0, np.zeros(1), np.zeros(1))
+        self.running: dict[int, Array] = {}  # discounted return so far, by shard
 
     def weights(self) -> Weights:
         return Weights(self.version, self.net.vector(), self.spec.schema)
@@ -109,7 +108,7 @@ class OnPolicy:
         if self.common.reward_clip:
             reward = np.clip(reward, -self.common.reward_clip, self.common.reward_clip)
         if self.common.normalise_reward:
-            reward = self._scale_reward(reward, done)
+            reward = self._scale_reward(reward, done, trajectories)
         value = self.evaluate(obs.reshape(-1, *self.spec.input_shape)).reshape(reward.shape)
         last_obs = np.concatenate([t.last_obs for t in trajectories])
         next_value = np.concatenate([value[1:], self.evaluate(last_obs)[None]])
@@ -143,8 +142,13 @@ class OnPolicy:
             outputs = self.net.forward(obs, "policy")[0]
             return distribution(self.action, outputs, self.net.views.get("log_std"), action).log_prob
 
-    def _scale_reward(self, reward: Array, done: Array) -> Array:
-        running = returns.discounted(reward, done, self.common.gamma)
+    def _scale_reward(self, reward: Array, done: Array, trajectories: Sequence[Trajectory]) -> Array:
+        """Rewards over the deviation of the discounted return, which goes on from rollout to rollout."""
+        nothing = np.zeros(trajectories[0].reward.shape[1], np.float32)
+        before = np.concatenate([self.running.get(t.shard, nothing) for t in trajectories])
+        running = returns.discounted(reward, done, self.common.gamma, before)
+        after = np.split(running[-1] * ~done[-1], len(trajectories))
+        self.running.update({t.shard: last for t, last in zip(trajectories, after, strict=True)})
         self.return_moments = returns.moments(*self.return_moments, running.reshape(-1, 1))
         count, _, square = self.return_moments
         scale = 1.0 / np.sqrt(square[0] / count + 1e-8)
@@ -199,13 +203,13 @@ class OnPolicy:
 
     def begin(self, batch: Batch) -> None:
         """Before the first step of an update."""
-        self.steps += batch.reward.size
         if self.common.anneal:
             left = max(0.0, 1.0 - self.steps / self.total_steps)
             self.learning_rate = self.common.learning_rate * left
+        self.steps += batch.reward.size
 
     def end(self, batch: Batch) -> None:
-        """After the last one. Statistics change last: a batch is learned with those it was played with."""
+        """After the last one. Statistics change last, so that sync mode learns with those it played with."""
         if self.spec.normalise:
             self.obs_moments = returns.moments(
                 *self.obs_moments, batch.obs.reshape(-1, self.obs_moments[1].size)
@@ -229,13 +233,17 @@ class OnPolicy:
         arrays = {f"adam.{name}": array for name, array in self.optimizer.state().items()}
         for name, (count, mean, square) in (("obs", self.obs_moments), ("return", self.return_moments)):
             arrays[f"{name}_moments"] = np.concatenate([[count], mean, square])
-        return {"vector": self.net.vector(), "steps": np.array([self.steps]), **arrays}
+        running = {f"running.{shard}": last for shard, last in self.running.items()}
+        return {"vector": self.net.vector(), "steps": np.array([self.steps]), **arrays, **running}
 
     def load_state(self, version: int, state: Mapping[str, Array]) -> None:
         self.version, self.steps = version, int(state["steps"][0])
         self.net.load(state["vector"])
         adam = ("mean", "square", "steps")
         self.optimizer.load_state({name: state[f"adam.{name}"] for name in adam})
+        prefix = "running."
+        names = [name for name in state if name.startswith(prefix)]
+        self.running = {int(name.removeprefix(prefix)): state[name] for name in names}
         self.obs_moments = _unpack_moments(state["obs_moments"])
         self.return_moments = _unpack_moments(state["return_moments"])
 
@@ -252,7 +260,7 @@ def rows(array: Array) -> Tensor:
 
 
 def normalised(advantage: Tensor) -> Tensor:
-    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
 
 
 def explained_variance(value: Array, target: Array) -> float:

@@ -15,8 +15,6 @@ from manyhands.experience import Array, Trajectory
 
 
 class Impala(OnPolicy):
-    columns = ("logp",)
-
     def __init__(self, config: ImpalaConfig, **arguments: Any) -> None:
         super().__init__(config, **arguments)
         self.config = config

@@ -20,12 +20,11 @@ def ppo_coefficient(old_logp: Tensor, advantage: Tensor, clip: float, logp: Tens
     """
     ratio = (logp - old_logp).exp_()
     inside = torch.where(advantage > 0, ratio < 1 + clip, ratio > 1 - clip)
-    return ratio.mul_(advantage).mul_(inside).mul_(-1 / len(ratio))
+    # Chosen, not multiplied by 0: a ratio that is infinite lies outside as well.
+    return torch.where(inside, ratio.mul_(advantage), 0.0).mul_(-1 / len(ratio))
 
 
 class PPO(OnPolicy):
-    columns = ("logp",)
-
     def __init__(self, config: PpoConfig, **arguments: Any) -> None:
         super().__init__(config, **arguments)
         self.config = config

@@ -16,8 +16,6 @@ from manyhands.experience import Trajectory
 
 
 class Reinforce(OnPolicy):
-    columns = ()
-
     def __init__(self, config: ReinforceConfig, **arguments: Any) -> None:
         super().__init__(config, **arguments)
         self.config = config

@@ -52,9 +52,13 @@ def vtrace(
     return target, rho * (reward + np.float32(gamma) * next_target - value)
 
 
-def discounted(reward: Float, done: Bool, gamma: float) -> Float:
-    """R_t = r_t + gamma R_{t-1}, begun anew after every episode: the running sum behind reward scaling."""
+def discounted(reward: Float, done: Bool, gamma: float, before: Float) -> Float:
+    """R_t = r_t + gamma R_{t-1}, begun anew after every episode: the running sum behind reward scaling.
+
+    `before` [B] is R just before the first step, 0 where an episode begins.
+    """
     running = reward.copy()
+    running[0] += np.float32(gamma) * before
     for t in range(1, len(reward)):
         running[t] += np.float32(gamma) * running[t - 1] * ~done[t - 1]
     return running

@@ -4,10 +4,11 @@ from collections import deque
 
 from threadpoolctl import threadpool_limits
 
-from manyhands.channels.base import NEWEST, Event, Fault, Notice, Order, Task, Trial, WorkerStatus
+from manyhands.channels.base import WorkerStatus
 from manyhands.collect.collector import Collector
 from manyhands.envs.make import MakeEnv
 from manyhands.experience import Trajectory
+from manyhands.orders import NEWEST, Event, Fault, Notice, Order, Task, Trial
 from manyhands.policy import Weights
 
 VERSIONS = 3
@@ -17,6 +18,7 @@ class InlineChannel:
     """Plays in the executor's own process. Slower than workers, and the one to debug with."""
 
     name = "inline"
+    plays_here = True
 
     def __init__(self, task: Task, callable_env: MakeEnv | None = None) -> None:
         # One BLAS thread: small products gain nothing from more, and their bits must not depend on it.
@@ -27,7 +29,6 @@ class InlineChannel:
         self.events: deque[Fault | Notice] = deque()
         self.versions: dict[int, Weights] = {}
         self.newest = NEWEST
-        self.steps = 0
 
     def _report(self, event: Fault | Notice) -> None:
         self.events.append(event)
@@ -50,15 +51,13 @@ class InlineChannel:
         version = self.newest if order.version == NEWEST else order.version
         if isinstance(order, Trial):
             return self.collector.test(order, self.versions[version])
-        trajectory = self.collector.collect(order, self.versions[version], self.layout.allocate())
-        self.steps += trajectory.steps
-        return trajectory
+        return self.collector.collect(order, self.versions[version], self.layout.allocate())
 
     def ack(self, trajectory: Trajectory) -> None:
         """Every rollout has memory of its own here."""
 
     def workers(self) -> list[WorkerStatus]:
-        return [WorkerStatus(self.name, self.steps, 0.0, bool(self.orders))]
+        return [WorkerStatus(self.name, 0.0, bool(self.orders))]
 
     def finish(self, reason: str) -> None:
         self.collector.close()

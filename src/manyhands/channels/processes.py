@@ -5,7 +5,6 @@ is ready. Workers are started as fresh interpreters, so they hold no more than t
 script needs no `if __name__ == "__main__"`. They end with the executor, however it ends.
 """
 
-import importlib
 import mmap
 import os
 import signal
@@ -14,17 +13,22 @@ import subprocess
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
+from threading import Thread
 
 import cloudpickle
 
 from manyhands import wire
 from manyhands.channels import shared
-from manyhands.channels.base import Event, Fault, Lost, Notice, Order, Task, Trial, Verdict, WorkerStatus
+from manyhands.channels.base import WorkerStatus
+from manyhands.collect.signs import BEATS, BYTES, EPISODE, LANE
 from manyhands.envs.make import MakeEnv
 from manyhands.errors import EnvError, RunError, WireError
 from manyhands.experience import Array, Trajectory
+from manyhands.orders import Culprit, Event, Fault, Lost, Notice, Order, Task, Trial, Verdict
 from manyhands.policy import Weights
 
 POLL = 0.2
@@ -33,28 +37,50 @@ GRACE = 2.0
 """Seconds that a worker has to leave by itself before it is killed."""
 START_TIMEOUT = 60.0
 """Seconds that a worker may take to start; importing a heavy environment is slow."""
-PROGRESS_BYTES = 32
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
-@dataclass
+@dataclass(eq=False)
 class WorkerProcess:
     """A worker as its executor keeps it."""
 
     name: str
     process: subprocess.Popen[bytes]
     connection: Connection
-    progress: memoryview  # lane being stepped, steps made
+    progress: memoryview  # see collect/signs.py
     shards: list[int]
     orders: deque[Order | Trial] = field(default_factory=deque)
-    seen_steps: int = 0
+    outbox: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
+    seen_beats: int = 0
     seen_at: float = field(default_factory=time.monotonic)
     ready: bool = False
+    gone: str = ""  # why, once it is
     last_words: str = ""
+
+    def send_all(self) -> None:
+        """What its own thread does: sends, so that a worker that does not read never blocks the executor."""
+        while (raw := self.outbox.get()) is not None:
+            try:
+                self.connection.send_bytes(raw)
+            except OSError:
+                return  # its end is noticed, and its orders given again, by `receive`
+
+    def end(self, grace: float) -> int:
+        """Waits for its exit, then forces it and whatever it has started. Negative for a signal."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, grace))
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        code = self.process.wait()
+        self.outbox.put(None)
+        self.connection.close()
+        return code
 
 
 class ProcessesChannel:
     """The executor's half: starts, watches and replaces the workers; shard i belongs to worker i mod N."""
+
+    plays_here = False
 
     def __init__(
         self,
@@ -75,7 +101,7 @@ class ProcessesChannel:
             [shared.rollout_arrays(memory, task.layout, slot) for slot in range(slots)]
             for memory in self.memories
         ]
-        self.events: deque[Event] = deque()
+        self.events: deque[Event | WorkerProcess] = deque()  # a worker among them is gone
         self.workers_by_shard: dict[int, WorkerProcess] = {}
         self.processes: list[WorkerProcess] = []
         self.finished = False
@@ -89,29 +115,29 @@ class ProcessesChannel:
 
     def _start(self, name: str, shards: list[int]) -> None:
         ours, theirs = socket.socketpair()
-        progress_file = shared.create(PROGRESS_BYTES)
+        progress_file = shared.create(BYTES)
         memories = [self.descriptors[0], *(self.descriptors[1 + shard] for shard in shards)]
         passed = [theirs.fileno(), progress_file, *memories]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         # One BLAS thread per worker: small products gain nothing from more, and their bits must not vary.
         environment |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         command = [sys.executable, "-m", "manyhands.roles.worker", *map(str, [os.getpid(), *passed])]
-        process = subprocess.Popen(command, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL)
+        # A group of its own: Ctrl-C is for the executor, and what an environment forks can be ended with it.
+        process = subprocess.Popen(
+            command, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL, process_group=0
+        )
         theirs.close()
-        progress = memoryview(mmap.mmap(progress_file, PROGRESS_BYTES)).cast("q")
+        progress = memoryview(mmap.mmap(progress_file, BYTES)).cast("q")
         os.close(progress_file)
         worker = WorkerProcess(name, process, Connection(ours.detach()), progress, shards)
         self.processes.append(worker)
         self.workers_by_shard.update(dict.fromkeys(shards, worker))
-        message = self.task.to_message()
-        worker.connection.send_bytes(
-            wire.encode(
-                wire.Message("task", message.schema, {**message.meta, "name": name, "shards": shards})
-            )
-        )
+        Thread(target=worker.send_all, name=f"{name} sender", daemon=True).start()
+        task = self.task.to_message()
+        meta = {**task.meta, "name": name, "shards": shards}
+        worker.outbox.put(wire.encode(wire.Message("task", task.schema, meta)))
         # The only pickle in the house: a callable for our own child, over a pipe that no one else has.
-        pickled = cloudpickle.dumps(self.callable_env) if self.callable_env else b""
-        worker.connection.send_bytes(pickled)
+        worker.outbox.put(cloudpickle.dumps(self.callable_env) if self.callable_env else b"")
 
     def publish(self, weights: Weights) -> None:
         self.board.write(weights)
@@ -122,29 +148,30 @@ class ProcessesChannel:
         if not worker.orders:
             worker.seen_at = time.monotonic()
         worker.orders.append(order)
-        try:
-            worker.connection.send_bytes(wire.encode(order.to_message()))
-        except (BrokenPipeError, ConnectionResetError):
-            return  # its end is noticed, and the order given again, by `receive`
+        worker.outbox.put(wire.encode(order.to_message()))
 
     def receive(self, timeout: float) -> Event | None:
         deadline = time.monotonic() + timeout
         while not self.events:
             left = deadline - time.monotonic()
-            ready = wait([worker.connection for worker in self.processes], max(0.0, min(left, POLL)))
-            for worker in [w for w in self.processes if w.connection in ready]:
-                self._read(worker)
-            for worker in list(self.processes):
-                self._watch(worker)
+            alive = [worker for worker in self.processes if not worker.gone]
+            ready = wait([worker.connection for worker in alive], max(0.0, min(left, POLL)))
+            for worker in alive:
+                if worker.connection in ready:
+                    self._read(worker)
+                else:
+                    self._watch(worker)
             if left <= 0 and not self.events:
                 return None
-        return self.events.popleft()
+        event = self.events.popleft()
+        # Only now, when the executor hears of it, so that it gives no order to a worker it does not know of.
+        return self._replace(event) if isinstance(event, WorkerProcess) else event
 
     def _read(self, worker: WorkerProcess) -> None:
         try:
             message = wire.decode(worker.connection.recv_bytes(wire.MAX_MESSAGE))
-        except (EOFError, ConnectionResetError):
-            self._replace(worker, "")
+        except (EOFError, OSError):
+            self._gone(worker, "left")
             return
         worker.seen_at = time.monotonic()
         match message.kind:
@@ -168,72 +195,57 @@ class ProcessesChannel:
                 raise WireError(f"{worker.name} sent a message of kind {kind!r}")
 
     def _watch(self, worker: WorkerProcess) -> None:
-        """Replaces a worker that has an order but makes no step for too long."""
+        """Notices a worker that has died without a word, or has an order but shows no sign of life."""
+        if worker.process.poll() is not None:
+            self._gone(worker, "left")
+            return
         now = time.monotonic()
-        if worker.progress[1] != worker.seen_steps or not worker.orders:
-            worker.seen_steps, worker.seen_at = worker.progress[1], now
+        if worker.progress[BEATS] != worker.seen_beats or not worker.orders:
+            worker.seen_beats, worker.seen_at = worker.progress[BEATS], now
         allowed = self.hang_timeout if worker.ready else max(self.hang_timeout, START_TIMEOUT)
         if now - worker.seen_at > allowed:
             worker.process.kill()
-            self._replace(worker, f"an environment step took longer than {allowed:g} s")
+            self._gone(worker, f"an environment step took longer than {allowed:g} s")
 
-    def _replace(self, worker: WorkerProcess, hang: str) -> None:
+    def _gone(self, worker: WorkerProcess, reason: str) -> None:
+        worker.gone = reason
+        self.events.append(worker)
+
+    def _replace(self, worker: WorkerProcess) -> Lost:
         """Buries a dead worker, starts another for its shards, and gives its orders back."""
-        code = _end(worker, GRACE)
+        code = worker.end(GRACE)
         self.processes.remove(worker)
-        worker.connection.close()
         if worker.last_words:
-            self.finish("a worker failed")
             raise EnvError(worker.last_words)
-        if not worker.ready and not hang:
-            self.finish("a worker could not start")
+        hung = worker.gone != "left"
+        if not worker.ready and not hung and code >= 0:
             raise RunError(f"{worker.name} could not start ({_describe_exit(code)})")
         culprit = None
-        if worker.orders and (hang or -code in CRASHES or code > 0):
-            culprit = worker.progress[0]
+        if worker.orders and (hung or -code in CRASHES or code > 0):
+            culprit = Culprit(worker.progress[LANE], worker.progress[EPISODE])
         self._start(worker.name, worker.shards)
-        self.events.append(
-            Lost(
-                worker.name,
-                hang or _describe_exit(code),
-                tuple(worker.shards),
-                tuple(worker.orders),
-                culprit,
-            )
-        )
+        reason = worker.gone if hung else _describe_exit(code)
+        return Lost(worker.name, reason, tuple(worker.shards), tuple(worker.orders), culprit)
 
     def ack(self, trajectory: Trajectory) -> None:
         """The slot is free again by the rule that the next order for it comes after this."""
 
     def workers(self) -> list[WorkerStatus]:
         now = time.monotonic()
-        return [WorkerStatus(w.name, w.progress[1], now - w.seen_at, bool(w.orders)) for w in self.processes]
+        return [WorkerStatus(w.name, now - w.seen_at, bool(w.orders)) for w in self.processes]
 
     def finish(self, reason: str) -> None:
         if self.finished:
             return
         self.finished = True
         for worker in self.processes:
-            try:
-                worker.connection.send_bytes(wire.encode(wire.Message("finish", "", {"reason": reason})))
-            except OSError:
-                continue  # already gone
+            worker.outbox.put(wire.encode(wire.Message("finish", "", {"reason": reason})))
         deadline = time.monotonic() + GRACE
         for worker in self.processes:
-            _end(worker, deadline - time.monotonic())
-            worker.connection.close()
+            worker.end(deadline - time.monotonic())
         self.processes.clear()
         for descriptor in self.descriptors:
             os.close(descriptor)
-
-
-def _end(worker: WorkerProcess, grace: float) -> int:
-    """Waits for a worker's exit, then forces it. Its exit code, negative for a signal."""
-    try:
-        return worker.process.wait(max(0.0, grace))
-    except subprocess.TimeoutExpired:
-        worker.process.kill()
-        return worker.process.wait()
 
 
 def _describe_exit(code: int) -> str:
@@ -247,7 +259,7 @@ class WorkerSide:
 
     def __init__(self, socket_fd: int, progress_fd: int, board_fd: int, rollout_fds: list[int]) -> None:
         self.connection = Connection(socket_fd)
-        self.progress = memoryview(mmap.mmap(progress_fd, PROGRESS_BYTES)).cast("q")
+        self.progress = memoryview(mmap.mmap(progress_fd, BYTES)).cast("q")
         message = wire.decode(self.connection.recv_bytes(wire.MAX_MESSAGE), "task")
         self._task = Task.from_message(message)
         self.name = str(message.meta["name"])
@@ -255,7 +267,7 @@ class WorkerSide:
         pickled = self.connection.recv_bytes(wire.MAX_MESSAGE)
         self.callable_env: MakeEnv | None = None
         if pickled:
-            self.callable_env = importlib.import_module("cloudpickle").loads(pickled)
+            self.callable_env = cloudpickle.loads(pickled)
         spec, layout = self._task.spec, self._task.layout
         self.board = shared.WeightBoard(mmap.mmap(board_fd, shared.WeightBoard.size(spec)), spec)
         size = shared.ROLLOUT_SLOTS * shared.rollout_size(layout)
@@ -280,7 +292,7 @@ class WorkerSide:
         return Order.from_message(message) if message.kind == "order" else None
 
     def weights(self, version: int) -> Weights:
-        return self.board.read(self.board.newest() if version < 0 else version)
+        return self.board.read_newest() if version < 0 else self.board.read(version)
 
     def arrays(self, order: Order) -> dict[str, Array]:
         slot = order.sequence % shared.ROLLOUT_SLOTS

@@ -13,7 +13,8 @@ from manyhands.policy import Float32, NetSpec, Weights
 
 ALIGNMENT = 64
 WEIGHT_SLOTS = 4
-"""Versions kept. Workers are at most one order, so two versions, behind the newest."""
+"""Versions kept. Orders that name a version are at most two behind the newest."""
+READ_TRIES = 100
 ROLLOUT_SLOTS = 2
 """Per shard: one is learned from while the other is filled."""
 
@@ -63,6 +64,15 @@ class WeightBoard:
 
     def newest(self) -> int:
         return int(self.newest_cell[0])
+
+    def read_newest(self) -> Weights:
+        """Tries again when the executor was faster, which takes it several updates during one copy."""
+        for _ in range(READ_TRIES):
+            try:
+                return self.read(self.newest())
+            except RunError:
+                continue
+        raise RunError("the weights change faster than they can be read")
 
     def read(self, version: int) -> Weights:
         slot = version % WEIGHT_SLOTS

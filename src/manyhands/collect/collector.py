@@ -3,23 +3,23 @@
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from manyhands.channels.base import Fault, Notice, Order, Task, Trial, Verdict
+from manyhands.collect.player import TRIES, Player
+from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
 from manyhands.collect.streams import action_stream, env_seed
 from manyhands.envs import make as envs
-from manyhands.errors import EnvError
+from manyhands.errors import EnvError, UsageError
 from manyhands.experience import Array, LaneState, ShardState, Trajectory
 from manyhands.nets.build import Actor, actor
+from manyhands.orders import Fault, Notice, Order, Task, Trial, Verdict
 from manyhands.policy import Weights
-from manyhands.runs.evaluate import Player
 
 TEST_LANES = 8
 """Episodes of a test that a worker plays side by side."""
-TRIES = 3
-"""How often in a row an environment may fail to begin an episode."""
 
 Report = Callable[[Fault | Notice], None]
 
@@ -51,10 +51,8 @@ class Lane:
 
     def rebuild(self) -> None:
         """A new environment in place of one that failed; the old one may fail at closing, too."""
-        try:
+        with suppress(Exception):
             self.env.close()
-        except Exception as error:
-            failure = error  # noqa: F841 - its crash was reported already, this adds nothing
         self.env = self.make_env()
 
 
@@ -72,11 +70,16 @@ class Shard:
     ) -> None:
         self.task, self.layout = task, task.layout
         self.index, self.worker, self.report = index, worker, report
-        self.progress = progress if progress is not None else memoryview(bytearray(32)).cast("q")
+        self.progress = progress if progress is not None else unshared()
         lanes = self.layout.lanes
-        self.lanes = [
-            Lane(task, index * lanes + i, lambda: envs.make(task.env, callable_env)) for i in range(lanes)
-        ]
+        self.lanes: list[Lane] = []
+        for i in range(lanes):
+            self.lanes.append(Lane(task, index * lanes + i, lambda: envs.make(task.env, callable_env)))
+            self.progress[BEATS] += 1
+        if len({id(lane.env.unwrapped) for lane in self.lanes}) < lanes:
+            raise UsageError(
+                f"{task.env.id} returned the same environment twice; return a new one every time"
+            )
         env = self.lanes[0].env
         spaces = envs.describe(env, self.layout.action.squash)
         if (spaces.obs.shape, spaces.action) != (self.layout.obs_shape, self.layout.action):
@@ -131,7 +134,8 @@ class Shard:
         progress, encode, rows = self.progress, self.encode, self.obs
         rewards: list[float] = []
         for i, lane in enumerate(self.lanes):
-            progress[0] = i
+            progress[LANE], progress[EPISODE] = i, lane.episode
+            progress[BEATS] += 1
             try:
                 obs, reward, terminated, truncated, _ = lane.env.step(actions[i])
             except Exception:
@@ -142,16 +146,18 @@ class Shard:
                 continue
             try:
                 amount = float(reward)
+            except (TypeError, ValueError):
+                self._fail(i, f"its reward is {reward!r}")
+            try:
                 encode(obs, rows[i])
-            except (EnvError, TypeError, ValueError) as error:
-                self._fail(i, str(error) if isinstance(error, EnvError) else f"its reward is {reward!r}")
+            except EnvError as error:
+                self._fail(i, str(error))
             rewards.append(amount)
             lane.total += amount
             lane.length += 1
             if terminated or truncated:
                 self._end(t, i, not terminated, out, noise)
         out["reward"][t] = rewards
-        progress[1] += len(rewards)
 
     def _end(self, t: int, i: int, cut: bool, out: dict[str, Array], noise: Array) -> None:
         """Books a finished episode and begins the lane's next one."""
@@ -172,8 +178,9 @@ class Shard:
 
     def _begin(self, i: int, episode: int) -> None:
         lane = self.lanes[i]
-        self.progress[0] = i
+        self.progress[LANE], self.progress[EPISODE] = i, episode
         for attempt in range(TRIES):
+            self.progress[BEATS] += 1
             try:
                 obs = lane.begin(episode)
                 break
@@ -208,7 +215,7 @@ class Shard:
         ended = False
         try:
             for action in state.actions:
-                self.progress[1] += 1
+                self.progress[BEATS] += 1
                 obs, reward, terminated, truncated, _ = lane.env.step(self.decode(action[None])[0])
                 self.encode(obs, self.obs[i])
                 lane.total += float(reward)

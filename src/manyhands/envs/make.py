@@ -187,12 +187,38 @@ def encoder(space: spaces.Space[Any], spec: ObsSpec) -> Encoder:
 
         return write_discrete
 
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return _composed(space)
+
     def write_flat(obs: Any, row: Array) -> None:
         if not space.contains(obs):
             raise EnvError(_mismatch(obs, space))
         row[...] = spaces.utils.flatten(space, obs)
 
     return write_flat
+
+
+def _composed(space: spaces.Dict | spaces.Tuple[Any]) -> Encoder:
+    """Each part writes into its piece of the row."""
+    parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    writers: list[tuple[Any, Encoder, int, int]] = []
+    start = 0
+    for key, part in parts:
+        end = start + _flat_size(part, space)
+        writers.append((key, encoder(part, ObsSpec((end - start,), "<f4")), start, end))
+        start = end
+
+    def write_parts(obs: Any, row: Array) -> None:
+        try:
+            pieces = [obs[key] for key, _, _, _ in writers]
+            if len(obs) != len(writers):
+                raise KeyError
+        except (KeyError, IndexError, TypeError):
+            raise EnvError(_mismatch(obs, space)) from None
+        for piece, (_, write, start, end) in zip(pieces, writers, strict=True):
+            write(piece, row[start:end])
+
+    return write_parts
 
 
 def _mismatch(obs: Any, space: spaces.Space[Any]) -> str:
@@ -213,6 +239,9 @@ def decoder(space: spaces.Space[Any], spec: ActionSpec) -> Callable[[Array], Any
         return lambda action: list((action + offset).astype(space.dtype))
     if isinstance(space, spaces.MultiBinary):
         return lambda action: list(action.astype(space.dtype))
+    assert isinstance(space, spaces.Box)
     shape, dtype = space.shape, space.dtype
-    assert shape is not None
-    return lambda action: list(spec.to_env(action).reshape(-1, *shape).astype(dtype, copy=False))
+    # Clipped once more in the space's own precision: 0.1 as a float32 lies outside a float64's 0.1.
+    return lambda action: list(
+        np.clip(spec.to_env(action).reshape(-1, *shape).astype(dtype), space.low, space.high)
+    )

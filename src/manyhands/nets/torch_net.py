@@ -1,5 +1,7 @@
 """torch's interpreter of a NetSpec: dense and convolutional, forward and backward. This is what learns."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,16 +143,26 @@ class TorchActor:
     """Acts with torch behind NumpyNet's interface, for networks with convolutions."""
 
     def __init__(self, spec: NetSpec) -> None:
-        torch.set_num_threads(1)
         self.net = TorchNet(spec, np.zeros(spec.size, np.float32))
 
     def load(self, vector: Float32) -> None:
         self.net.load(vector)
 
     def forward(self, obs: Float32, head_name: str) -> Float32:
-        with torch.inference_mode():
+        with torch_threads(1), torch.inference_mode():
             outputs: Float32 = self.net.forward(torch.from_numpy(obs), head_name)[0].numpy()
         return outputs
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """With another number of threads, which is part of the result; a caller's own number is given back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _activate(inputs: Tensor, activation: Activation) -> Tensor:

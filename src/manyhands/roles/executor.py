@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from manyhands.channels.base import NEWEST, ExecutorChannel, Fault, Lost, Notice, Order, Trial, Verdict
-from manyhands.collect.streams import TEST, mix
+from manyhands.channels.base import ExecutorChannel
+from manyhands.collect.streams import TEST, env_seed, mix
 from manyhands.config import Config
 from manyhands.errors import EnvError
-from manyhands.experience import Layout, ShardState, Trajectory
+from manyhands.experience import Evaluation, Layout, ShardState, Trajectory
+from manyhands.orders import NEWEST, Fault, Lost, Notice, Order, Trial, Verdict
 from manyhands.policy import Weights
-from manyhands.runs.evaluate import Evaluation
 from manyhands.runs.progress import Progress
 
 POLL = 0.2
@@ -30,8 +30,12 @@ NEAR = 0.25
 """Near is when no more than this part of the way from the first returns to the goal is left."""
 NEAR_SHARE, FAR_SHARE = 0.5, 0.1
 """Steps played in tests, as a part of those played in training, near the goal and far from it."""
+FAULT_WINDOW = 3600.0
+"""Seconds within which `run.max_faults` counts."""
 LOG_INTERVAL = 0.25
-"""Seconds between two rows of metrics, so that a day-long run does not fill the disk."""
+"""Seconds between two rows of metrics at the least."""
+LOG_ROWS = 4000
+"""A run of n seconds writes a row every n / LOG_ROWS seconds: a day's metrics fit on a few megabytes."""
 
 
 class Learner(Protocol):
@@ -90,6 +94,7 @@ class Executor:
         self.lag = 0.0
         self.stopping = False
         self.recent: deque[float] = deque(maxlen=RECENT)
+        self.fault_times: deque[float] = deque()
         self.last_row: dict[str, Any] = {}
         self.last_log = 0.0
         self.last_save = time.monotonic()
@@ -119,6 +124,8 @@ class Executor:
     def run(self) -> None:
         """Until solved, out of steps, or stopped. Saves at the end, whatever the reason."""
         started = time.monotonic() - self.counts.seconds
+        if self.counts.steps and self._test_is_due():
+            self._test()  # the one during which the run was stopped
         while not self.stopping and not self._finished():
             batch = self._gather()
             if batch is None:
@@ -161,9 +168,11 @@ class Executor:
     def _gather(self) -> list[Trajectory] | None:
         """Waits for the next batch; None when asked to stop."""
         while (batch := self._batch()) is None and not self.stopping:
-            began = time.monotonic()
+            began, played = time.monotonic(), self.counts.collecting
             self._await_event()
             self.counts.waiting += time.monotonic() - began
+            if self.channel.plays_here:
+                self.counts.waiting -= self.counts.collecting - played
         return batch
 
     def _await_event(self) -> None:
@@ -191,8 +200,6 @@ class Executor:
     def _arrive(self, trajectory: Trajectory) -> None:
         workers = max(1, len(self.channel.workers()))
         self.counts.collecting += trajectory.seconds / workers
-        if trajectory.maker == "inline":
-            self.counts.waiting -= trajectory.seconds
         too_old = self.weights.version - trajectory.version > self.config.run.max_lag
         if not self.synchronous and too_old:
             self.counts.dropped += trajectory.steps
@@ -234,10 +241,13 @@ class Executor:
         where = ""
         first = lost.orders[0] if lost.orders else None
         if lost.culprit is not None and isinstance(first, Order):
-            self.culprits[first.shard] = lost.culprit
-            where = f", stepping lane {first.shard * self.layout.lanes + lost.culprit}"
+            self.culprits[first.shard] = lost.culprit.lane
+            lane, episode = first.shard * self.layout.lanes + lost.culprit.lane, lost.culprit.episode
+            where = (
+                f", in lane {lane}, episode {episode}, seed {env_seed(self.config.run.seed, lane, episode)}"
+            )
         elif lost.culprit is not None:
-            where = f", testing in lane {lost.culprit}"
+            where = f", in a test, episode {lost.culprit.episode}"
         self._count_fault(f"{lost.worker} was lost ({lost.reason}{where}); it is replaced", "")
         self.unheld.update(lost.shards)
         for order in lost.orders:
@@ -252,10 +262,14 @@ class Executor:
     def _count_fault(self, text: str, details: str) -> None:
         self.counts.faults += 1
         self.listener.said(f"{text}\n{details.rstrip()}" if details else text)
-        if self.counts.faults > self.config.run.max_faults:
+        now, limit = time.monotonic(), self.config.run.max_faults
+        self.fault_times.append(now)
+        while now - self.fault_times[0] > FAULT_WINDOW:
+            self.fault_times.popleft()
+        if len(self.fault_times) > limit:
             raise EnvError(
-                f"{self.config.env.id} failed more than {self.config.run.max_faults} times "
-                f"(run.max_faults); last: {(details or text).strip().splitlines()[-1]}"
+                f"{self.config.env.id} failed more than {limit} times within an hour (run.max_faults); "
+                f"last: {(details or text).strip().splitlines()[-1]}"
             )
 
     def _test_is_due(self) -> bool:
@@ -265,7 +279,7 @@ class Executor:
         """
         counts = self.counts
         if self._finished():
-            return True
+            return counts.tested_at != counts.steps
         if counts.steps < counts.next_test or not self.recent:
             return False
         newest = float(np.mean(list(self.recent)[-NEWEST_EPISODES:]))
@@ -291,6 +305,7 @@ class Executor:
         if result is None:
             return
         counts.tests += 1
+        counts.tested_at = counts.steps
         counts.test_steps += result.steps
         counts.last_mean = result.mean
         counts.next_test = counts.steps + self.config.run.test_every
@@ -331,7 +346,7 @@ class Executor:
 
     def _log(self) -> None:
         now = time.monotonic()
-        if now - self.last_log >= LOG_INTERVAL:
+        if now - self.last_log >= max(LOG_INTERVAL, self.counts.seconds / LOG_ROWS):
             self.last_log = now
             self.listener.progress(self.last_row, self)
 

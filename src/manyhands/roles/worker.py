@@ -5,10 +5,11 @@ import os
 import signal
 import sys
 
-from manyhands.channels.base import Trial, WorkerChannel
+from manyhands.channels.base import WorkerChannel
 from manyhands.channels.processes import WorkerSide
 from manyhands.collect.collector import Collector
 from manyhands.errors import ManyhandsError
+from manyhands.orders import Trial
 
 
 def work(channel: WorkerChannel, collector: Collector) -> None:
@@ -40,6 +41,9 @@ def main(arguments: list[str]) -> None:
         sys.exit(1)
     except (BrokenPipeError, ConnectionResetError):
         sys.exit(1)  # the executor is gone
+    except Exception as error:
+        channel.failed(f"{channel.name} failed: {type(error).__name__}: {error}")
+        raise
 
 
 def die_with_parent(parent: int) -> None:

@@ -15,6 +15,7 @@ class Progress:
     episodes: int = 0
     tests: int = 0
     test_steps: int = 0
+    tested_at: int = -1  # steps at the last test
     next_test: int = 0
     first_mean: float | None = None  # recent return when the first test might have been
     last_mean: float | None = None

@@ -2,12 +2,13 @@
 
 import fcntl
 import json
-import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -76,15 +77,35 @@ class Run:
         text = json.dumps(status, indent=2) + "\n"
         checkpoint.write_atomically(self.path / "state.json", text.encode())
 
-    def lock(self) -> int:
+    @contextmanager
+    def lock(self) -> Iterator[None]:
         """Keeps a second process from training in the same directory; ends with this process."""
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        with (self.path / ".lock").open("a") as file:
+            if not _try_lock(file):
+                raise UsageError(f"another process is training in {self.path}")
+            for leftover in (self.path / "checkpoints").glob(".*"):
+                leftover.unlink()  # half a checkpoint of a process that was killed
+            yield
+
+    def in_use(self) -> bool:
+        """Whether a process is training in it now."""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise UsageError(f"another process is training in {self.path}") from None
-        return descriptor
+            with (self.path / ".lock").open("a") as file:
+                return not _try_lock(file)
+        except OSError:
+            return False
+
+    def save_config(self, config: Config) -> None:
+        text = yaml.safe_dump(config.to_plain(), sort_keys=False)
+        checkpoint.write_atomically(self.path / "config.yaml", text.encode())
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def choose_path(name: str | None, directory: Path | None) -> Path | None:
@@ -113,9 +134,9 @@ def create(path: Path | None, config: Config) -> Run:
                 continue
     assert path is not None
     (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump(config.to_plain(), sort_keys=False)
-    checkpoint.write_atomically(path / "config.yaml", text.encode())
-    return Run(path)
+    run = Run(path)
+    run.save_config(config)
+    return run
 
 
 def find(name_or_path: str | Path) -> Run:

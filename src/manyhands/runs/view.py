@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from manyhands.config import Config
-from manyhands.runs.evaluate import Evaluation
+from manyhands.experience import Evaluation
 from manyhands.runs.store import Run
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ class View:
             f"{counts.seconds:6.1f} s  {counts.steps:>9,} steps  {speed:>7,.0f} steps/s  "
             f"return {_number(counts.recent_mean):>7}  test {_number(counts.last_mean):>7}  "
             f"best {_number(counts.best_mean):>7}  "
-            f"workers {len(executor.channel.workers())}  lag {executor.lag:g}"
+            f"workers {len(executor.channel.workers())}  lag {executor.lag:g}  "
+            f"collect {counts.collecting:.0f} wait {counts.waiting:.0f} "
+            f"learn {counts.learning:.0f} test {counts.testing:.0f} s"
         )
 
     def _panel(self, executor: "Executor", speed: float) -> Panel:
@@ -148,7 +150,12 @@ class View:
             print(f"Stopped after {spent}; saved in {run.path}. Go on: manyhands train --resume {run.path}")
             return
         if counts.solved:
-            print(f"Solved in {spent}: {test}, goal {self.solved_at:g}.")
+            whole = (
+                f"best test mean {_number(counts.best_mean)}"
+                if executor.config.run.until == "steps"
+                else test
+            )
+            print(f"Solved in {spent}: {whole}, goal {self.solved_at:g}.")
         elif self.solved_at is not None:
             print(f"Not solved in {spent}: best test {_number(counts.best_mean)}, goal {self.solved_at:g}.")
         else:

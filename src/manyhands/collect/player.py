@@ -1,86 +1,31 @@
 """Playing whole episodes to judge an agent."""
 
-import math
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
 from manyhands.collect.streams import TEST, action_stream, mix
 from manyhands.config import EnvConfig
 from manyhands.envs import make as envs
 from manyhands.errors import EnvError
+from manyhands.experience import Evaluation
 from manyhands.nets.build import Actor, actor
 from manyhands.policy import ActionSpec, Float32, NetSpec, Weights
 
 LANES = 16
 """Episodes played side by side."""
+TRIES = 3
+"""How often in a row an environment may fail to begin an episode."""
 MAX_LENGTH = 30_000
 """Steps after which an episode that does not end by itself is counted as it stands; Atari's run to 27,000."""
 
 
 Report = Callable[[int, int, str], None]
 """Told of an environment that raised: the episode, its seed, the traceback."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The returns and lengths of whole episodes, in the order of their seeds."""
-
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.returns))
-
-    @property
-    def sd(self) -> float:
-        return float(np.std(self.returns))
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        return self.sd / math.sqrt(len(self.returns))
-
-    @property
-    def episodes(self) -> int:
-        return len(self.returns)
-
-    @property
-    def steps(self) -> int:
-        return sum(self.lengths)
-
-    def promising(self, goal: float, episodes: int, margin: float) -> bool:
-        """Whether a test of `episodes` could still end `margin` standard errors above the goal.
-
-        It should unless its mean is now a whole standard error below what it will have to be then.
-        """
-        needed = goal + margin * self.sd / math.sqrt(episodes)
-        return self.mean + self.error >= needed
-
-    def __add__(self, more: "Evaluation") -> "Evaluation":
-        return Evaluation(self.returns + more.returns, self.lengths + more.lengths)
-
-    def to_plain(self) -> dict[str, Any]:
-        return {"returns": list(self.returns), "lengths": list(self.lengths)}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Evaluation":
-        return cls(tuple(map(float, plain["returns"])), tuple(map(int, plain["lengths"])))
-
-    def summary(self, solved_at: float | None) -> dict[str, float | int | bool | None]:
-        return {
-            "mean": self.mean,
-            "sd": self.sd,
-            "min": min(self.returns),
-            "max": max(self.returns),
-            "median": float(np.median(self.returns)),
-            "episodes": self.episodes,
-            "solved": None if solved_at is None else self.mean >= solved_at,
-        }
 
 
 class Player:
@@ -99,9 +44,12 @@ class Player:
         """`report` is told of environments that raise; without it they end the evaluation."""
         self.env, self.action = env, action
         self.callable_env = callable_env
-        self.progress = progress if progress is not None else memoryview(bytearray(32)).cast("q")
+        self.progress = progress if progress is not None else unshared()
         self.report = report
-        self.envs = [envs.make(env, callable_env) for _ in range(lanes)]
+        self.envs: list[envs.Env] = []
+        for _ in range(lanes):
+            self.envs.append(envs.make(env, callable_env))
+            self.progress[BEATS] += 1
         spaces = envs.describe(self.envs[0], action.squash)
         if spaces.obs.shape != spec.input_shape or spaces.action != action:
             raise EnvError(f"{env.id} has other spaces now than when the agent was trained")
@@ -122,7 +70,7 @@ class Player:
         playing = list(range(lanes))  # which episode each lane plays; -1 when there is none left
         returns, lengths = [0.0] * episodes, [0] * episodes
         streams = [self._begin(lane, seed, first + lane) for lane in range(lanes)]
-        begun, left = lanes, episodes
+        begun, left, failures = lanes, episodes, 0
         while left:
             outputs = self.actor.forward(self.obs, "policy")
             noise: Float32 | None = None
@@ -134,7 +82,13 @@ class Player:
             for lane, episode in enumerate(playing):
                 if episode < 0:
                     continue
-                reward, done = self._step(lane, actions[lane], seed, first + episode)
+                stepped = self._step(lane, actions[lane], seed, first + episode)
+                if stepped is None:  # it failed: another one in its place, from its beginning
+                    failures += 1
+                    returns[episode], lengths[episode] = 0.0, 0
+                    streams[lane] = self._begin(lane, seed, first + episode, failures)
+                    continue
+                reward, done = stepped
                 returns[episode] += reward
                 lengths[episode] += 1
                 if done or lengths[episode] >= MAX_LENGTH:
@@ -147,30 +101,44 @@ class Player:
             raise EnvError(f"{self.env.id} broke its contract: a reward is not finite")
         return Evaluation(tuple(returns), tuple(lengths))
 
-    def _step(self, lane: int, action: Any, seed: int, episode: int) -> tuple[float, bool]:
-        self.progress[0] = lane
-        self.progress[1] += 1
+    def _step(self, lane: int, action: Any, seed: int, episode: int) -> tuple[float, bool] | None:
+        """The reward and whether the episode is over; None when the environment failed and was replaced."""
+        self.progress[LANE], self.progress[EPISODE] = lane, episode
+        self.progress[BEATS] += 1
         try:
             obs, reward, terminated, truncated, _ = self.envs[lane].step(action)
         except Exception as error:
-            if self.report is None:
-                raise EnvError(f"{self.env.id} failed: {type(error).__name__}: {error}") from error
-            self.report(episode, _env_seed(seed, episode), traceback.format_exc())
-            self.envs[lane] = envs.make(self.env, self.callable_env)
-            return 0.0, True
+            self._replace(lane, seed, episode, error)
+            return None
         self.encode(obs, self.obs[lane])
         return float(reward), terminated or truncated
 
-    def _begin(self, lane: int, seed: int, episode: int) -> np.random.Generator:
-        self.progress[0] = lane
-        obs, _ = self.envs[lane].reset(seed=_env_seed(seed, episode))
-        self.encode(obs, self.obs[lane])
-        return action_stream(mix(seed, TEST), 0, episode)
+    def _begin(self, lane: int, seed: int, episode: int, failures: int = 0) -> np.random.Generator:
+        """Begins an episode; after `failures` it is another one, by another seed."""
+        for attempt in range(failures, failures + TRIES):
+            self.progress[LANE], self.progress[EPISODE] = lane, episode
+            self.progress[BEATS] += 1
+            try:
+                obs, _ = self.envs[lane].reset(seed=_env_seed(seed, episode, attempt))
+            except Exception as error:
+                self._replace(lane, seed, episode, error)
+                continue
+            self.encode(obs, self.obs[lane])
+            return action_stream(mix(seed, TEST), attempt, episode)
+        raise EnvError(f"{self.env.id} failed {TRIES} times in a row to begin an episode")
+
+    def _replace(self, lane: int, seed: int, episode: int, error: Exception) -> None:
+        if self.report is None:
+            raise EnvError(f"{self.env.id} failed: {type(error).__name__}: {error}") from error
+        self.report(episode, _env_seed(seed, episode, 0), "".join(traceback.format_exception(error)))
+        with suppress(Exception):
+            self.envs[lane].close()
+        self.envs[lane] = envs.make(self.env, self.callable_env)
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
 
 
-def _env_seed(seed: int, episode: int) -> int:
-    return mix(seed, TEST, episode) >> 33
+def _env_seed(seed: int, episode: int, attempt: int) -> int:
+    return mix(seed, TEST, episode, attempt) >> 33
