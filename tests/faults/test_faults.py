@@ -123,7 +123,7 @@ def test_workers_killed_while_the_executor_is_busy_cost_nothing_but_time(tmp_pat
     settings = {"collect": {"shards": 3}, "run": {"mode": mode, "workers": 3, "steps": 3 * 128 * 20}}
     view = Killer()
     disturbed = train(config(**settings), directory=tmp_path / "killed", view=view)
-    assert len(view.lines) == 3
+    assert 1 <= len(view.lines) <= 3  # one that is dead already may be killed again
     assert all("SIGKILL" in line for line in view.lines)
     if mode != "async":
         undisturbed = train(config(**settings), directory=tmp_path / "whole")
