@@ -28,7 +28,7 @@ NEWEST_EPISODES = 20
 """Episodes that tell whether training is near its goal."""
 NEAR = 0.25
 """Near is when no more than this part of the way from the first returns to the goal is left."""
-NEAR_SHARE, FAR_SHARE = 0.5, 0.1
+NEAR_SHARE, FAR_SHARE = 0.2, 0.1
 """Steps played in tests, as a part of those played in training, near the goal and far from it."""
 FAULT_WINDOW = 3600.0
 """Seconds within which `run.max_faults` counts."""
