@@ -74,7 +74,9 @@ class Shard:
         lanes = self.layout.lanes
         self.lanes: list[Lane] = []
         for i in range(lanes):
-            self.lanes.append(Lane(task, index * lanes + i, lambda: envs.make(task.env, callable_env)))
+            self.lanes.append(
+                Lane(task, index * lanes + i, lambda: envs.make_to_play(task.env, callable_env))
+            )
             self.progress[BEATS] += 1
         if len({id(lane.env.unwrapped) for lane in self.lanes}) < lanes:
             raise UsageError(

@@ -48,7 +48,7 @@ class Player:
         self.report = report
         self.envs: list[envs.Env] = []
         for _ in range(lanes):
-            self.envs.append(envs.make(env, callable_env))
+            self.envs.append(envs.make_to_play(env, callable_env))
             self.progress[BEATS] += 1
         spaces = envs.describe(self.envs[0], action.squash)
         if spaces.obs.shape != spec.input_shape or spaces.action != action:
@@ -133,7 +133,7 @@ class Player:
         self.report(episode, _env_seed(seed, episode, 0), "".join(traceback.format_exception(error)))
         with suppress(Exception):
             self.envs[lane].close()
-        self.envs[lane] = envs.make(self.env, self.callable_env)
+        self.envs[lane] = envs.make_to_play(self.env, self.callable_env)
 
     def close(self) -> None:
         for env in self.envs:
