@@ -102,6 +102,19 @@ class Costly(Chain):
         return self._obs(), -1.0, self.time >= 20, False, {}
 
 
+class Leaky(Chain):
+    """Forgets to free `leak` bytes a step."""
+
+    def __init__(self, leak: int = 0) -> None:
+        super().__init__()
+        self.leak = leak
+        self.lost: list[bytes] = []
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.lost.append(os.urandom(1) * self.leak)
+        return super().step(action)
+
+
 class Slow(Chain):
     """Takes `delay` seconds a step, like a heavy simulator."""
 

@@ -239,6 +239,9 @@ class RunConfig:
     """Crashes of environments or workers that a run survives within an hour."""
     hang_timeout: float = 60.0
     """Seconds that one environment step may take before its worker is replaced."""
+    worker_memory: int = 1000
+    """MB that a worker may hold. One that holds more is replaced and its episodes played again to where they
+    were, because some simulators leak: LunarLander's Box2D 1.6 kB an episode, which is gigabytes in a week."""
 
     def __post_init__(self) -> None:
         _require(
@@ -250,7 +253,7 @@ class RunConfig:
         _require(self.workers >= -1, "run.workers", self.workers, "0 (inline) or more")
         _require(self.workers <= 1024, "run.workers", self.workers, "at most 1024")
         _require(0 <= self.seed < 2**63, "run.seed", self.seed, "between 0 and 2^63")
-        _positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout")
+        _positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout", "worker_memory")
         _not_negative(self, "run", "margin", "checkpoint_every", "max_lag", "max_faults")
         if self.solved_at is not None:
             _require(math.isfinite(self.solved_at), "run.solved_at", self.solved_at, "a number")

@@ -191,6 +191,7 @@ class Lost:
     shards: tuple[int, ...]
     orders: tuple[Order | Trial, ...]  # the first was under way
     culprit: Culprit | None = None
+    fault: bool = True  # False where nobody did anything wrong
 
 
 Event = Trajectory | Verdict | Fault | Notice | Lost

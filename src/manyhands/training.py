@@ -78,7 +78,12 @@ def open_channel(plan: Plan) -> ExecutorChannel:
     from manyhands.channels.processes import ProcessesChannel
 
     return ProcessesChannel(
-        plan.task, config.collect.shards, workers, config.run.hang_timeout, plan.callable_env
+        plan.task,
+        config.collect.shards,
+        workers,
+        config.run.hang_timeout,
+        config.run.worker_memory,
+        plan.callable_env,
     )
 
 

@@ -130,6 +130,25 @@ def test_workers_killed_while_the_executor_is_busy_cost_nothing_but_time(tmp_pat
         assert digest(disturbed) == digest(undisturbed)
 
 
+def test_a_worker_that_grows_too_large_is_replaced_and_changes_no_bit(tmp_path: Path) -> None:
+    view = Heard()
+    runs = [
+        train(
+            config(
+                "small_envs:Leaky",
+                env={"kwargs": {"leak": leak}},
+                run={"worker_memory": 150, "steps": 60_000, "checkpoint_every": 1e6, "mode": "pipelined"},
+            ),
+            directory=tmp_path / str(leak),
+            view=view,
+        )
+        for leak in (20_000, 0)
+    ]
+    assert "more than run.worker_memory" in view.lines[0]
+    assert runs[0].status()["faults"] == 0
+    assert digest(runs[0]) == digest(runs[1])
+
+
 def test_slow_environments_are_not_taken_for_hung_ones(tmp_path: Path) -> None:
     view = Heard()
     settings = {"collect": {"steps": 4}, "run": {"hang_timeout": 0.6, "steps": 64, "test_episodes": 1}}
@@ -163,12 +182,15 @@ def test_stopping_during_the_last_test_can_be_resumed(tmp_path: Path) -> None:
     assert run.status()["tests"] == 1
 
 
-@pytest.mark.parametrize("moment", [0.4, 1.1, 2.3])
-def test_kill_9_of_the_whole_group_then_resume_gives_the_same_weights(tmp_path: Path, moment: float) -> None:
+@pytest.mark.parametrize(("mode", "moment"), [("sync", 0.4), ("sync", 1.7), ("pipelined", 1.1)])
+def test_kill_9_of_the_whole_group_then_resume_gives_the_same_weights(
+    tmp_path: Path, mode: str, moment: float
+) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    subprocess.run(command(whole, *SLOW_RUN), env=environment(), check=True, capture_output=True)
+    words = [*SLOW_RUN, "--mode", mode]
+    subprocess.run(command(whole, *words), env=environment(), check=True, capture_output=True)
     process = subprocess.Popen(
-        command(cut, *SLOW_RUN), env=environment(), stdout=subprocess.DEVNULL, start_new_session=True
+        command(cut, *words), env=environment(), stdout=subprocess.DEVNULL, start_new_session=True
     )
     wait_for((cut / "checkpoints" / "last.safetensors").exists)
     time.sleep(moment)

@@ -16,6 +16,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
@@ -33,6 +34,8 @@ from manyhands.policy import Weights
 
 POLL = 0.2
 """Seconds between two looks at workers that say nothing."""
+WEIGH_INTERVAL = 2.0
+"""Seconds between two looks at how much memory the workers hold."""
 GRACE = 2.0
 """Seconds that a worker has to leave by itself before it is killed."""
 START_TIMEOUT = 60.0
@@ -55,6 +58,7 @@ class WorkerProcess:
     seen_at: float = field(default_factory=time.monotonic)
     ready: bool = False
     gone: str = ""  # why, once it is
+    retired: bool = False  # it grew too large
     last_words: str = ""
 
     def send_all(self) -> None:
@@ -88,9 +92,11 @@ class ProcessesChannel:
         shards: int,
         workers: int,
         hang_timeout: float,
+        worker_memory: int = 1000,
         callable_env: MakeEnv | None = None,
     ) -> None:
-        self.task, self.hang_timeout = task, hang_timeout
+        self.task, self.hang_timeout, self.worker_memory = task, hang_timeout, worker_memory
+        self.weighed_at = time.monotonic()
         self.callable_env = callable_env
         self.descriptors: list[int] = []
         self.board = shared.WeightBoard(self._share(shared.WeightBoard.size(task.spec)), task.spec)
@@ -161,6 +167,7 @@ class ProcessesChannel:
                     self._read(worker)
                 else:
                     self._watch(worker)
+            self._weigh()
             if left <= 0 and not self.events:
                 return None
         event = self.events.popleft()
@@ -207,6 +214,18 @@ class ProcessesChannel:
             worker.process.kill()
             self._gone(worker, f"an environment step took longer than {allowed:g} s")
 
+    def _weigh(self) -> None:
+        """Every now and then, retires workers that have grown too large."""
+        now = time.monotonic()
+        if now - self.weighed_at < WEIGH_INTERVAL:
+            return
+        self.weighed_at = now
+        for worker in self.processes:
+            if not worker.gone and (size := resident_megabytes(worker.process.pid)) > self.worker_memory:
+                worker.retired = True
+                worker.process.kill()
+                self._gone(worker, f"it held {size:.0f} MB, more than run.worker_memory")
+
     def _gone(self, worker: WorkerProcess, reason: str) -> None:
         worker.gone = reason
         self.events.append(worker)
@@ -217,15 +236,16 @@ class ProcessesChannel:
         self.processes.remove(worker)
         if worker.last_words:
             raise EnvError(worker.last_words)
-        hung = worker.gone != "left"
+        hung = worker.gone != "left" and not worker.retired
         if not worker.ready and not hung and code >= 0:
             raise RunError(f"{worker.name} could not start ({_describe_exit(code)})")
         culprit = None
         if worker.orders and (hung or -code in CRASHES or code > 0):
             culprit = Culprit(worker.progress[LANE], worker.progress[EPISODE])
         self._start(worker.name, worker.shards)
-        reason = worker.gone if hung else _describe_exit(code)
-        return Lost(worker.name, reason, tuple(worker.shards), tuple(worker.orders), culprit)
+        reason = _describe_exit(code) if worker.gone == "left" else worker.gone
+        orders, fault = tuple(worker.orders), not worker.retired
+        return Lost(worker.name, reason, tuple(worker.shards), orders, culprit, fault)
 
     def ack(self, trajectory: Trajectory) -> None:
         """The slot is free again by the rule that the next order for it comes after this."""
@@ -246,6 +266,15 @@ class ProcessesChannel:
         self.processes.clear()
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+
+def resident_megabytes(process: int) -> float:
+    """0 where the system does not say."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def _describe_exit(code: int) -> str:

@@ -248,7 +248,11 @@ class Executor:
             )
         elif lost.culprit is not None:
             where = f", in a test, episode {lost.culprit.episode}"
-        self._count_fault(f"{lost.worker} was lost ({lost.reason}{where}); it is replaced", "")
+        text = f"{lost.worker} was lost ({lost.reason}{where}); it is replaced"
+        if lost.fault:
+            self._count_fault(text, "")
+        else:
+            self.listener.said(text)
         self.unheld.update(lost.shards)
         for order in lost.orders:
             if isinstance(order, Order):
