@@ -18,6 +18,8 @@ from manyhands.nets.build import Actor, actor
 from manyhands.orders import Fault, Notice, Order, Task, Trial, Verdict
 from manyhands.policy import Weights
 
+NOISE_ROWS = 32
+"""Steps for which noise is drawn at once."""
 TEST_LANES = 8
 """Episodes of a test that a worker plays side by side."""
 
@@ -103,11 +105,12 @@ class Shard:
             log_std = actor.forward(self.obs, "log_std")
         outputs = np.empty((layout.steps, layout.lanes, action_spec.outputs), np.float32)
         noise = np.empty_like(outputs)
-        for i, lane in enumerate(self.lanes):
-            noise[:, i] = action_spec.noise(lane.rng, layout.steps)
         self.finals, self.episodes = 0, 0
         out["terminated"][...] = out["truncated"][...] = False
         for t in range(layout.steps):
+            if t % NOISE_ROWS == 0:
+                for i in range(layout.lanes):
+                    self._draw(i, t, noise)
             out["obs"][t] = self.obs
             outputs[t] = actor.forward(self.obs, "policy")
             action = action_spec.choose(outputs[t], log_std, noise[t])
@@ -174,9 +177,14 @@ class Shard:
             out["episode_length"][self.episodes] = lane.length
             self.episodes += 1
         self._begin(i, lane.episode + 1)
-        rest = self.layout.steps - t - 1
-        if rest:
-            noise[t + 1 :, i] = self.layout.action.noise(lane.rng, rest)
+        if (t + 1) % NOISE_ROWS:
+            self._draw(i, t + 1, noise)
+
+    def _draw(self, i: int, t: int, noise: Array) -> None:
+        """A lane's noise from step t to the end of the block. Drawn ahead, but no further than is played."""
+        end = min(self.layout.steps, t - t % NOISE_ROWS + NOISE_ROWS)
+        if end > t:
+            noise[t:end, i] = self.layout.action.noise(self.lanes[i].rng, end - t)
 
     def _begin(self, i: int, episode: int) -> None:
         lane = self.lanes[i]
