@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from manyhands.algos.base import OnPolicy, explained_variance, normalised, rows
-from manyhands.algos.returns import gae
 from manyhands.config import A2cConfig
 from manyhands.experience import Trajectory
 
@@ -16,12 +15,7 @@ class A2C(OnPolicy):
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         config = self.config
-        batch = self.assemble(trajectories)
-        self.begin(batch)
-        advantage = gae(
-            batch.reward, batch.value, batch.next_value, batch.done, config.gamma, config.gae_lambda
-        )
-        target = advantage + batch.value
+        batch, advantage, target = self.begin(trajectories)
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
         coefficient = -weight / len(weight)  # the loss is -mean A log pi
         losses = self.descend(rows(batch.obs), rows(batch.action), rows(target), lambda logp: coefficient)

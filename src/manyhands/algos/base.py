@@ -201,12 +201,18 @@ class OnPolicy:
         gradient.mul_((self.common.max_grad_norm / (gradient.norm() + 1e-6)).clamp(max=1.0))
         self.optimizer.step(self.learning_rate)
 
-    def begin(self, batch: Batch) -> None:
-        """Before the first step of an update."""
-        if self.common.anneal:
+    def begin(self, trajectories: Sequence[Trajectory]) -> tuple[Batch, Array, Array]:
+        """What every update starts with: the batch, its advantages and value targets, each [T, B]."""
+        config = self.common
+        if config.anneal:
             left = max(0.0, 1.0 - self.steps / self.total_steps)
-            self.learning_rate = self.common.learning_rate * left
+            self.learning_rate = config.learning_rate * left
+        batch = self.assemble(trajectories)
         self.steps += batch.reward.size
+        advantage = returns.gae(
+            batch.reward, batch.value, batch.next_value, batch.done, config.gamma, config.gae_lambda
+        )
+        return batch, advantage, advantage + batch.value
 
     def end(self, batch: Batch) -> None:
         """After the last one. Statistics change last, so that sync mode learns with those it played with."""

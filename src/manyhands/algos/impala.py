@@ -21,8 +21,7 @@ class Impala(OnPolicy):
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         config = self.config
-        batch = self.assemble(trajectories)
-        self.begin(batch)
+        batch, _, _ = self.begin(trajectories)
         lanes = batch.reward.shape[1]
         for chosen in torch.tensor_split(self.shuffled(0, lanes), min(config.minibatches, lanes)):
             losses, value, target = self._step(batch, chosen.numpy())

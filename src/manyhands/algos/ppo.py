@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from manyhands.algos.base import OnPolicy, explained_variance, normalised, rows
-from manyhands.algos.returns import gae
 from manyhands.config import PpoConfig
 from manyhands.experience import Trajectory
 
@@ -31,12 +30,7 @@ class PPO(OnPolicy):
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         config = self.config
-        batch = self.assemble(trajectories)
-        self.begin(batch)
-        advantage = gae(
-            batch.reward, batch.value, batch.next_value, batch.done, config.gamma, config.gae_lambda
-        )
-        target = advantage + batch.value
+        batch, advantage, target = self.begin(trajectories)
         columns = [
             rows(batch.obs),
             rows(batch.action),

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from manyhands.algos.base import OnPolicy, explained_variance, normalised, rows
-from manyhands.algos.returns import gae
 from manyhands.config import ReinforceConfig
 from manyhands.experience import Trajectory
 
@@ -22,12 +21,7 @@ class Reinforce(OnPolicy):
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         config = self.config
-        batch = self.assemble(trajectories)
-        self.begin(batch)
-        advantage = gae(
-            batch.reward, batch.value, batch.next_value, batch.done, config.gamma, config.gae_lambda
-        )
-        target = advantage + batch.value
+        batch, advantage, target = self.begin(trajectories)
         obs, targets = rows(batch.obs), rows(target)
 
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
