@@ -15,6 +15,9 @@ from manyhands.errors import UsageError, near
 from manyhands.runs import store
 from manyhands.settings import parse_override, resolve
 
+WIDE = 200
+"""Columns of a table that does not go to a terminal."""
+
 
 def run(options: argparse.Namespace) -> None:
     commands = {"train": train, "eval": evaluate, "play": play, "runs": runs, "show": show, "bench": bench}
@@ -101,7 +104,10 @@ def runs(options: argparse.Namespace) -> None:
             f"{status.get('seconds', 0.0):.1f} s",
             "-" if best is None else f"{best:.1f}",
         )
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDE  # names are for other programs to read, so they are not shortened
+    console.print(table)
 
 
 def _state(run: store.Run, status: dict[str, Any]) -> str:
