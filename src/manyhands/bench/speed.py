@@ -269,7 +269,8 @@ def _report(
             f"after batch {WARM_VERSION}; checkpoints and metrics are written as always, tests are off.",
             "Stable-Baselines3: whole batches of `PPO.learn` after a first one; the best of its four ways "
             "counts, in every round anew.",
-            f"Bare environments: {cores()} processes with {LANES} lanes each, random actions, nothing else.",
+            f"Bare environments: {cores()} processes with {LANES} lanes each, random actions, nothing else; "
+            "they and Stable-Baselines3 pay for Gymnasium's check of every action, manyhands leaves it out.",
             f"Peers: {peer_versions}.",
         ),
         results=results,
