@@ -7,6 +7,7 @@ import numpy as np
 
 from manyhands.collect.player import Player
 from manyhands.envs import make as envs
+from manyhands.errors import EnvError
 from manyhands.experience import Evaluation
 from manyhands.nets.build import Actor, actor
 from manyhands.policy import ActionSpec
@@ -38,17 +39,29 @@ class Agent:
 
 
 def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None = None) -> Agent:
-    checkpoint = run.checkpoint(which)
-    env = envs.make(run.config().env, callable_env)
+    checkpoint, config = run.checkpoint(which), run.config().env
+    env = envs.make(config, callable_env)
     try:
-        spaces = envs.describe(env, checkpoint.action.squash)
-        encode = envs.encoder(env.observation_space, spaces.obs)
-        decode = envs.decoder(env.action_space, checkpoint.action)
+        return from_checkpoint(checkpoint, env, config.id)
     finally:
         env.close()
+
+
+def from_checkpoint(checkpoint: Checkpoint, env: envs.Env, name: str) -> Agent:
+    """An agent for `env`, which is called `name` and must have the spaces that it was trained with."""
+    spaces = envs.describe(env, checkpoint.action.squash)
+    if spaces.obs.shape != checkpoint.spec.input_shape or spaces.action != checkpoint.action:
+        raise EnvError(f"{name} has other spaces now than when the agent was trained")
     net = actor(checkpoint.spec)
     net.load(checkpoint.weights.vector)
-    return Agent(net, checkpoint.action, encode, decode, spaces.obs, np.random.default_rng())
+    return Agent(
+        net,
+        checkpoint.action,
+        envs.encoder(env.observation_space, spaces.obs),
+        envs.decoder(env.action_space, checkpoint.action),
+        spaces.obs,
+        np.random.default_rng(),
+    )
 
 
 def judge(

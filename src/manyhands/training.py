@@ -180,7 +180,7 @@ def _execute(
     config = plan.config
     learner = _LateLearner(plan, first, resumed)
 
-    def save(executor: Executor, status: str = "running") -> None:
+    def save(executor: Executor) -> None:
         learned = executor.weights.version > 0
         run.save(
             store.LAST,
@@ -194,7 +194,7 @@ def _execute(
                 executor.counts.to_plain(),
             ),
         )
-        run.save_status(_status(executor, status))
+        run.save_status(_status(executor, "running"))
 
     def save_best(weights: Weights) -> None:
         run.save(store.BEST, Checkpoint(plan.spec, plan.spaces.action, weights))

@@ -19,8 +19,12 @@ SHARDS = 3
 Open = Callable[[Plan], ExecutorChannel]
 CHANNELS: dict[str, Open] = {
     "inline": lambda planned: InlineChannel(planned.task),
-    "processes-1": lambda planned: ProcessesChannel(planned.task, SHARDS, 1, hang_timeout=30),
-    "processes-3": lambda planned: ProcessesChannel(planned.task, SHARDS, 3, hang_timeout=30),
+    "processes-1": lambda planned: ProcessesChannel(
+        planned.task, SHARDS, 1, hang_timeout=30, worker_memory=1000
+    ),
+    "processes-3": lambda planned: ProcessesChannel(
+        planned.task, SHARDS, 3, hang_timeout=30, worker_memory=1000
+    ),
 }
 
 

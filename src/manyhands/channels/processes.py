@@ -92,7 +92,7 @@ class ProcessesChannel:
         shards: int,
         workers: int,
         hang_timeout: float,
-        worker_memory: int = 1000,
+        worker_memory: int,
         callable_env: MakeEnv | None = None,
     ) -> None:
         self.task, self.hang_timeout, self.worker_memory = task, hang_timeout, worker_memory

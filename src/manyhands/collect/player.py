@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
-from manyhands.collect.streams import TEST, action_stream, mix
+from manyhands.collect.streams import TEST, action_stream, mix, trial_seed
 from manyhands.config import EnvConfig
 from manyhands.envs import make as envs
 from manyhands.errors import EnvError
@@ -119,7 +119,7 @@ class Player:
             self.progress[LANE], self.progress[EPISODE] = lane, episode
             self.progress[BEATS] += 1
             try:
-                obs, _ = self.envs[lane].reset(seed=_env_seed(seed, episode, attempt))
+                obs, _ = self.envs[lane].reset(seed=trial_seed(seed, episode, attempt))
             except Exception as error:
                 self._replace(lane, seed, episode, error)
                 continue
@@ -130,7 +130,7 @@ class Player:
     def _replace(self, lane: int, seed: int, episode: int, error: Exception) -> None:
         if self.report is None:
             raise EnvError(f"{self.env.id} failed: {type(error).__name__}: {error}") from error
-        self.report(episode, _env_seed(seed, episode, 0), "".join(traceback.format_exception(error)))
+        self.report(episode, trial_seed(seed, episode), "".join(traceback.format_exception(error)))
         with suppress(Exception):
             self.envs[lane].close()
         self.envs[lane] = envs.make_to_play(self.env, self.callable_env)
@@ -138,7 +138,3 @@ class Player:
     def close(self) -> None:
         for env in self.envs:
             env.close()
-
-
-def _env_seed(seed: int, episode: int, attempt: int) -> int:
-    return mix(seed, TEST, episode, attempt) >> 33

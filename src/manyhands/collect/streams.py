@@ -25,5 +25,10 @@ def env_seed(seed: int, lane: int, episode: int) -> int:
     return mix(seed, ENV, lane, episode) >> 33
 
 
+def trial_seed(seed: int, episode: int, attempt: int = 0) -> int:
+    """Of a test's episode; another attempt is another episode."""
+    return mix(seed, TEST, episode, attempt) >> 33
+
+
 def action_stream(seed: int, lane: int, episode: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(mix(seed, ACTION, lane, episode)))

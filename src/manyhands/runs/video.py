@@ -12,10 +12,10 @@ import numpy as np
 from gymnasium.error import Error as GymnasiumError
 from numpy.typing import NDArray
 
-from manyhands.collect.streams import TEST, mix
+from manyhands.agent import from_checkpoint
+from manyhands.collect.streams import trial_seed
 from manyhands.envs import make as envs
-from manyhands.errors import EnvError, UsageError
-from manyhands.nets.build import actor
+from manyhands.errors import UsageError
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.store import Run
 
@@ -78,25 +78,15 @@ def _make(run: Run, callable_env: envs.MakeEnv | None) -> envs.Env:
 def _play(
     env: envs.Env, name: str, checkpoint: Checkpoint, episodes: int, seed: int, write: Write
 ) -> list[float]:
-    spaces = envs.describe(env, checkpoint.action.squash)
-    if spaces.obs.shape != checkpoint.spec.input_shape or spaces.action != checkpoint.action:
-        raise EnvError(f"{name} has other spaces now than when the agent was trained")
-    encode = envs.encoder(env.observation_space, spaces.obs)
-    decode = envs.decoder(env.action_space, checkpoint.action)
-    policy = actor(checkpoint.spec)
-    policy.load(checkpoint.weights.vector)
-    row = np.zeros((1, *spaces.obs.shape), spaces.obs.dtype)
-    no_spread = np.zeros(1, np.float32)
+    agent = from_checkpoint(checkpoint, env, name)
     returns = []
     for episode in range(episodes):
         # The same starts as an evaluation with this seed.
-        obs, _ = env.reset(seed=mix(seed, TEST, episode) >> 33)
+        obs, _ = env.reset(seed=trial_seed(seed, episode))
         total = 0.0
         write(_frame(env, name))
         for _ in range(MAX_FRAMES):
-            encode(obs, row[0])
-            action = decode(checkpoint.action.choose(policy.forward(row, "policy"), no_spread, None))[0]
-            obs, reward, terminated, truncated, _ = env.step(action)
+            obs, reward, terminated, truncated, _ = env.step(agent.act(obs))
             total += float(reward)
             write(_frame(env, name))
             if terminated or truncated:
