@@ -187,14 +187,22 @@ def loss_of(outputs: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([(output.square() + output.sin()).mean() for output in outputs]).sum()
 
 
+def descend(net: TorchNet, obs: torch.Tensor) -> list[torch.Tensor]:
+    """All heads' outputs, after the gradient of `loss_of` went back through the network."""
+    outputs = net.forward(obs, *(head.name for head in net.spec.heads))
+    leaves = [output.clone().requires_grad_() for output in outputs]
+    loss_of(leaves).backward()
+    net.backward([leaf.grad for leaf in leaves])
+    return outputs
+
+
 def check_gradient(spec: NetSpec, seed: int) -> None:
     vector = random_vector(spec, seed)
     net = TorchNet(spec, vector)
     pointer = net.gradient.data_ptr()
     rng = np.random.default_rng(seed)
     obs = torch.from_numpy(rng.normal(0, 1, (6, *spec.input_shape)).astype(np.float32))
-    outputs = net.forward(obs, *(head.name for head in spec.heads))
-    loss_of(outputs).backward()
+    outputs = descend(net, obs)
     flat = torch.from_numpy(vector.copy()).requires_grad_()
     expected = plain_forward(spec, flat, obs)
     loss_of(expected).backward()
@@ -226,7 +234,7 @@ def test_gradients_land_in_the_one_flat_gradient(spec: NetSpec) -> None:
 def test_every_trained_parameter_gets_a_gradient(spec: NetSpec) -> None:
     net = TorchNet(spec, random_vector(spec, 5))
     obs = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (6, *spec.input_shape)).astype(np.float32))
-    loss_of(net.forward(obs, *(head.name for head in spec.heads))).backward()
+    descend(net, obs)
     for p in spec.parameters:
         if p.kind not in ("mean", "scale"):
             assert net.views[p.name].grad.abs().sum() > 0, p.name
@@ -236,9 +244,9 @@ def test_gradients_add_up_until_they_are_zeroed() -> None:
     spec = ALL_KINDS[0]
     net = TorchNet(spec, random_vector(spec))
     obs = torch.ones(2, 4)
-    net.forward(obs, "policy")[0].sum().backward()
+    net.backward([torch.ones_like(net.forward(obs, "policy")[0])])
     once = net.gradient.clone()
-    net.forward(obs, "policy")[0].sum().backward()
+    net.backward([torch.ones_like(net.forward(obs, "policy")[0])])
     torch.testing.assert_close(net.gradient, 2 * once)
     net.gradient.zero_()
     assert all(view.grad.abs().sum() == 0 for view in net.views.values())

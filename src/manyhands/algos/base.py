@@ -163,9 +163,9 @@ class OnPolicy:
         outputs, value = self.net.forward(obs, "policy", "value")
         self.net.gradient.zero_()
         policy, of_outputs = self._of_policy(outputs, action, coefficient)
-        error = value.detach() - target[:, None]
+        error = value - target[:, None]
         scale = 2 * self.common.value_weight / len(obs)
-        self._apply([outputs, value], [of_outputs, error * scale])
+        self._apply([of_outputs, error * scale])
         return Losses(policy, error)
 
     def descend_policy(self, obs: Tensor, action: Tensor, coefficient: Coefficient) -> Distribution:
@@ -173,7 +173,7 @@ class OnPolicy:
         outputs = self.net.forward(obs, "policy")[0]
         self.net.gradient.zero_()
         policy, of_outputs = self._of_policy(outputs, action, coefficient)
-        self._apply([outputs], [of_outputs])
+        self._apply([of_outputs])
         return policy
 
     def _of_policy(
@@ -190,13 +190,14 @@ class OnPolicy:
     def descend_value(self, obs: Tensor, target: Tensor) -> Tensor:
         """The value's part of `descend`; returns its errors [N]."""
         value = self.net.forward(obs, "value")[0]
-        error = value.detach()[:, 0] - target
+        error = value[:, 0] - target
         self.net.gradient.zero_()
-        self._apply([value], [error[:, None] * (2 * self.common.value_weight / len(obs))])
+        self._apply([error[:, None] * (2 * self.common.value_weight / len(obs))])
         return error
 
-    def _apply(self, outputs: list[Tensor], gradients: list[Tensor]) -> None:
-        torch.autograd.backward(outputs, gradients)
+    def _apply(self, gradients: list[Tensor]) -> None:
+        """A step of the optimizer, given the gradients of the last outputs."""
+        self.net.backward(gradients)
         gradient = self.net.gradient
         gradient.mul_((self.common.max_grad_norm / (gradient.norm() + 1e-6)).clamp(max=1.0))
         self.optimizer.step(self.learning_rate)

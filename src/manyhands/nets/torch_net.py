@@ -1,9 +1,8 @@
 """torch's interpreter of a NetSpec: dense and convolutional, forward and backward. This is what learns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,8 @@ from torch.nn import functional
 
 from manyhands.nets.numpy_net import NORMAL_LIMIT
 from manyhands.policy import Activation, Conv, Float32, NetSpec
+
+MINUS_ONE = torch.tensor(-1.0)
 
 
 class TorchNet:
@@ -25,8 +26,8 @@ class TorchNet:
         self.flat = torch.from_numpy(np.array(vector, np.float32))
         self.gradient = torch.zeros(spec.trained)
         self.trained = self.flat[: spec.trained].detach()
-        self.anchor = torch.zeros((), requires_grad=True)  # makes autograd visit the dense layers
-        self.stacks: dict[tuple[str, ...], tuple[list[_Stack], list[_Stack]]] = {}
+        self.heads: dict[tuple[str, ...], list[_DenseHeads | _FreeHead]] = {}
+        self.last: tuple[Tensor, list[_DenseHeads | _FreeHead]]
         self.views: dict[str, Tensor] = {}
         for p in spec.parameters:
             view = self.flat[p.offset : p.end].view(p.shape).detach()
@@ -49,20 +50,30 @@ class TorchNet:
 
     def forward(self, obs: Tensor, *names: str) -> list[Tensor]:
         """The outputs [B, size] of the named heads for observations [B, ...]."""
+        if names not in self.heads:
+            groups = (names,) if self._alike(names) else tuple((name,) for name in names)
+            self.heads[names] = [self._group(group) for group in groups]
         trunk = self._trunk(obs)
-        if len(names) > 1 and not self._alike(names):
-            return [output for name in names for output in self._heads(trunk, (name,))]
-        return self._heads(trunk, names)
+        inputs = trunk.detach()
+        self.last = trunk, self.heads[names]
+        return [output for group in self.heads[names] for output in group.forward(inputs)]
 
-    def _heads(self, inputs: Tensor, names: tuple[str, ...]) -> list[Tensor]:
+    def backward(self, gradients: Sequence[Tensor]) -> None:
+        """Adds to the flat gradient, given those of the last `forward`'s outputs."""
+        trunk, groups = self.last
+        left = list(gradients)
+        for group in groups:
+            mine, left = left[: group.count], left[group.count :]
+            of_inputs = group.backward(mine, trunk.requires_grad)
+            if of_inputs is not None:
+                trunk.backward(of_inputs, retain_graph=bool(left))  # type: ignore[no-untyped-call]
+
+    def _group(self, names: tuple[str, ...]) -> "_DenseHeads | _FreeHead":
         if self.spec.head(names[0]).free:
-            return [self.views[names[0]]]
-        if names not in self.stacks:
-            layers = self.spec.head(names[0]).hidden
-            hidden = [self._stack(names, i, layer.activation) for i, layer in enumerate(layers)]
-            self.stacks[names] = hidden, [self._stack((name,), None, "none") for name in names]
-        hidden, last = self.stacks[names]
-        return list(_DenseHeads.apply(inputs, self.anchor, hidden, last))  # type: ignore[no-untyped-call]
+            return _FreeHead(self.views[names[0]].detach(), self.gradient_of(names[0]))
+        layers = self.spec.head(names[0]).hidden
+        hidden = [self._stack(names, i, layer.activation) for i, layer in enumerate(layers)]
+        return _DenseHeads(hidden, [self._stack((name,), None, "none") for name in names])
 
     def _alike(self, names: tuple[str, ...]) -> bool:
         """Whether the heads can be computed side by side: the same hidden layers, evenly spaced."""
@@ -122,46 +133,46 @@ class _Stack:
     activation: Activation
 
 
-class _DenseHeads(torch.autograd.Function):
-    """All dense heads as one step of autograd, their gradients added straight into the flat gradient.
+class _DenseHeads:
+    """Dense heads, forward and backward without autograd, their hidden layers multiplied side by side.
 
-    Hidden layers of the heads are multiplied side by side. A small network spends its time on the number of
-    calls, not on the multiplications.
+    A small network spends its time on the number of calls, not on the multiplications.
     """
 
-    @staticmethod
-    def forward(
-        ctx: Any, inputs: Tensor, anchor: Tensor, hidden: list[_Stack], last: list[_Stack]
-    ) -> tuple[Tensor, ...]:
-        values = [inputs.expand(len(last), *inputs.shape)]
-        for layer in hidden:
+    def __init__(self, hidden: list[_Stack], last: list[_Stack]) -> None:
+        self.hidden, self.last, self.count = hidden, last, len(last)
+        self.values: list[Tensor] = []  # [H, B, n] each, what went into every layer
+
+    @torch.no_grad()
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        values = [inputs.expand(len(self.last), *inputs.shape)]
+        for layer in self.hidden:
             # tanh x = 2 sigmoid(2 x) - 1: torch's sigmoid is three times as fast as its tanh.
             twice = 2 if layer.activation == "tanh" else 1
             outputs = torch.baddbmm(layer.bias, values[-1], layer.weight, beta=twice, alpha=twice)
             if layer.activation == "tanh":
-                outputs.sigmoid_().mul_(2).sub_(1)
+                torch.add(MINUS_ONE, outputs.sigmoid_(), alpha=2, out=outputs)
             elif layer.activation == "relu":
                 outputs.relu_()
             values.append(outputs)
-        ctx.hidden, ctx.last = hidden, last
-        ctx.save_for_backward(*values)
-        return tuple(
-            torch.addmm(layer.bias[0], value, layer.weight[0])
-            for layer, value in zip(last, values[-1].unbind(), strict=True)
-        )
+        self.values = values
+        # Few outputs for many rows: three times as fast with the outputs as rows, turned round again.
+        return [
+            torch.addmm(layer.bias[0].t(), layer.weight[0].t(), value.t()).t()
+            for layer, value in zip(self.last, values[-1].unbind(), strict=True)
+        ]
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None]:
-        hidden: list[_Stack] = ctx.hidden
-        values = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[0]
+    @torch.no_grad()
+    def backward(self, gradients: Sequence[Tensor], wanted: bool) -> Tensor | None:
+        """Adds to the flat gradient; also the gradient of the inputs [B, n], where it is wanted."""
+        values = self.values
         gradient = torch.empty(values[-1].shape)
-        for k, (layer, of_output) in enumerate(zip(ctx.last, gradients, strict=True)):
-            layer.of_weight[0].addmm_(values[-1][k].t(), of_output)
+        for k, (layer, of_output) in enumerate(zip(self.last, gradients, strict=True)):
+            layer.of_weight[0].add_(torch.mm(of_output.t(), values[-1][k]).t())
             layer.of_bias[0, 0].add_(of_output.sum(0))
             torch.mm(of_output, layer.weight[0].t(), out=gradient[k])
-        for i in reversed(range(len(hidden))):
-            layer, outputs = hidden[i], values[i + 1]
+        for i in reversed(range(len(self.hidden))):
+            layer, outputs = self.hidden[i], values[i + 1]
             if layer.activation == "tanh":
                 gradient = torch.ops.aten.tanh_backward(gradient, outputs)
             elif layer.activation == "relu":
@@ -170,7 +181,22 @@ class _DenseHeads(torch.autograd.Function):
             layer.of_bias.add_(gradient.sum(1, keepdim=True))
             if i > 0 or wanted:
                 gradient = torch.bmm(gradient, layer.weight.transpose(1, 2))
-        return (gradient.sum(0) if wanted else None), None, None, None
+        return gradient.sum(0) if wanted else None
+
+
+class _FreeHead:
+    """A head that ignores the input."""
+
+    count = 1
+
+    def __init__(self, value: Tensor, gradient: Tensor) -> None:
+        self.value, self.gradient = value, gradient
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        return [self.value]
+
+    def backward(self, gradients: Sequence[Tensor], wanted: bool) -> None:
+        self.gradient.add_(gradients[0])
 
 
 class TorchActor:

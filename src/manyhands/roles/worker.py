@@ -11,6 +11,10 @@ from manyhands.collect.collector import Collector
 from manyhands.errors import ManyhandsError
 from manyhands.orders import Trial
 
+NICENESS = 10
+"""Workers give way to the learner. It is one process and they are many, so on a full machine it would get the
+smallest share and they would wait for it: CartPole-v1, 2 workers on 2 cores, trains 1.25 times as fast."""
+
 
 def work(channel: WorkerChannel, collector: Collector) -> None:
     """Until the executor says that the run is over."""
@@ -27,6 +31,7 @@ def main(arguments: list[str]) -> None:
     """The whole life of a worker process; its arguments are the executor's id and inherited descriptors."""
     parent, socket_fd, progress_fd, board_fd, *rollout_fds = map(int, arguments)
     die_with_parent(parent)
+    os.nice(NICENESS)
     # Ctrl-C reaches the whole process group; the executor decides when workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = WorkerSide(socket_fd, progress_fd, board_fd, rollout_fds)
