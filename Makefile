@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: train test check install clean
+.PHONY: train test check install system clean
 
 train: install
 	$(BIN)/manyhands train LunarLander-v3
 
-test: install check
+test: install check system
 	$(BIN)/python -m pytest
 
 check: install
@@ -28,6 +28,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV); a minute or two the first time."
 	@$(BIN)/pip install -qq --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+# What the tests need besides Python: a RabbitMQ that they start themselves, as a private node.
+SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
+system:
+	@command -v rabbitmq-server > /dev/null || test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { \
+		$(SUDO) apt-get update -qq && \
+		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rabbitmq-server; }
 
 clean:
 	rm -rf $(VENV) .venv-peers build src/*.egg-info

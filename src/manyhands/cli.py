@@ -17,6 +17,9 @@ examples:
   manyhands train --resume LunarLander-v3-ppo-1       go on where a run stopped
   manyhands eval LunarLander-v3-ppo-1 --episodes 500  judge the agent
   manyhands play LunarLander-v3-ppo-1 --out play.mp4  watch it
+  manyhands broker                                    a private RabbitMQ node, to try this:
+  manyhands worker amqp://user:password@host/         on any machine: play for whoever asks
+  manyhands train CartPole-v1 --channel amqp://...    train with those workers
   manyhands runs                                      list the runs under runs/
   manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
 """
@@ -43,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
     _add_train(commands)
     _add_eval(commands)
     _add_play(commands)
+    _add_worker(commands)
+    _add_broker(commands)
     commands.add_parser("runs", help="list the runs under runs/").add_argument("--debug", action="store_true")
     show = commands.add_parser("show", help="a run's settings, result and learning curve")
     show.add_argument("run", metavar="RUN", help="a run's name or path")
@@ -62,7 +67,7 @@ def _add_train(commands: Any) -> None:
         "is one for the environment, else from general ones; `manyhands show RUN` prints them all.",
     )
     train.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
-    train.add_argument("--algo", help="ppo, a2c, reinforce or impala (default: the recipe's)")
+    train.add_argument("--algo", help="ppo, a2c, reinforce, impala or clone (default: the recipe's)")
     train.add_argument(
         "--workers", type=int, help="worker processes; 0 = inside this process (default: cores)"
     )
@@ -70,6 +75,14 @@ def _add_train(commands: Any) -> None:
         "--mode",
         help="sync (lag 0), pipelined (default: collects while it learns, lag exactly 1) or async",
     )
+    train.add_argument(
+        "--channel",
+        metavar="URL",
+        help="a broker whose workers play: amqp://user:password@host:5672/ "
+        "(default: $MANYHANDS_CHANNEL, else processes here)",
+    )
+    train.add_argument("--executors", type=int, default=1, help="learners that share a broker's data")
+    train.add_argument("--join", metavar="RUN", help="be one more executor of a run at the broker")
     train.add_argument("--steps", type=_whole, help="stop after this many environment steps at the latest")
     train.add_argument("--until", help="solved (default) or steps")
     train.add_argument("--seed", type=int, help="same seed, same result (default: 0)")
@@ -108,6 +121,49 @@ def _add_play(commands: Any) -> None:
     play.add_argument("--episodes", type=int, default=1, help="how many, one after the other (default: 1)")
     play.add_argument("--seed", type=int, default=0, help="of the first episode (default: 0)")
     play.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _add_worker(commands: Any) -> None:
+    worker = commands.add_parser(
+        "worker",
+        help="play for whatever run a broker brings",
+        description="A daemon that knows nothing but the broker. It waits for runs, plays for all of them, "
+        "and waits again. Start it before or after `manyhands train --channel URL`, on any machine; Ctrl-C "
+        "ends it.",
+    )
+    worker.add_argument(
+        "url",
+        metavar="URL",
+        nargs="?",
+        help="amqp://user:password@host:5672/, or amqps:// for TLS (default: $MANYHANDS_CHANNEL)",
+    )
+    worker.add_argument("--procs", type=int, default=0, help="processes that play (default: one per core)")
+    worker.add_argument("--once", action="store_true", help="leave when the first run is over")
+    worker.add_argument("--name", help="how runs call this worker (default: the host's name)")
+    worker.add_argument(
+        "--allow-env",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="play environments that import a module, such as 'my_module:*'; without it none are",
+    )
+    worker.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _add_broker(commands: Any) -> None:
+    broker = commands.add_parser(
+        "broker",
+        help="start a private RabbitMQ node to try things out",
+        description="Runs RabbitMQ until Ctrl-C and prints its address, with a password of its own. On "
+        "loopback unless --listen says otherwise; a temporary directory unless --dir keeps it.",
+    )
+    broker.add_argument("--listen", default="127.0.0.1", metavar="ADDRESS", help="(default: 127.0.0.1)")
+    broker.add_argument("--port", type=int, default=5672, help="(default: 5672; 0 takes a free one)")
+    broker.add_argument("--dir", type=Path, help="keep its queues and settings here")
+    broker.add_argument("--password-file", type=Path, help="the password's first line (default: a new one)")
+    broker.add_argument("--tls-cert", type=Path, help="speak TLS, with this certificate")
+    broker.add_argument("--tls-key", type=Path, help="and this key")
+    broker.add_argument("--debug", action="store_true", help="show tracebacks")
 
 
 def _whole(text: str) -> int:

@@ -3,6 +3,10 @@
 import argparse
 import importlib
 import json
+import os
+import re
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from manyhands.cli import BENCHES
-from manyhands.errors import UsageError, near
+from manyhands.errors import RunError, UsageError, near
 from manyhands.runs import store
 from manyhands.settings import parse_override, resolve
 
@@ -20,35 +24,68 @@ WIDE = 200
 
 
 def run(options: argparse.Namespace) -> None:
-    commands = {"train": train, "eval": evaluate, "play": play, "runs": runs, "show": show, "bench": bench}
+    commands = {
+        "train": train,
+        "eval": evaluate,
+        "play": play,
+        "worker": worker,
+        "broker": broker,
+        "runs": runs,
+        "show": show,
+        "bench": bench,
+    }
     commands[options.command](options)
 
 
 def train(options: argparse.Namespace) -> None:
     from manyhands.runs.view import View
-    from manyhands.training import continue_config
+    from manyhands.training import CHANNEL_VARIABLE, continue_config, join
     from manyhands.training import train as train_run
 
     view = View(quiet=options.quiet)
+    channel = options.channel or os.environ.get(CHANNEL_VARIABLE) or None
+    if options.join is not None:
+        if channel is None:
+            raise UsageError("--join needs the broker's address: --channel amqp://user:password@host:5672/")
+        join(_name_at_broker(options.join), channel, options.name, options.dir, view)
+        return
     if options.resume is not None:
         refused = ("env", "algo", "mode", "seed", "name", "dir", "config")
         given = [name for name in refused if getattr(options, name) is not None] + options.set
         if given:
             raise UsageError(
-                f"--resume goes on with the run's own settings; only --steps, --until, --workers and --quiet "
-                f"go with it, not {', '.join(given)}"
+                f"--resume goes on with the run's own settings; only --steps, --until, --workers, --channel "
+                f"and --quiet go with it, not {', '.join(given)}"
             )
         found = store.find(options.resume)
         config = continue_config(found, options.steps, options.until, options.workers)
-        train_run(config, resume=found, view=view)
+        train_run(config, resume=found, view=view, channel=channel, executors=options.executors)
         return
     if options.env is None:
         raise UsageError("which environment? For example: manyhands train LunarLander-v3")
+    if options.executors != 1:
+        if options.executors < 1 or channel is None:
+            raise UsageError("--executors takes 1 or more, and more than 1 only with --channel amqp://...")
+        if options.mode not in (None, "async"):
+            raise UsageError(
+                f"several executors share the data as it comes, so --mode is async, not {options.mode}"
+            )
+        options.mode = "async"
     names = ("workers", "mode", "steps", "until", "seed")
     named = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     overrides = (*(parse_override(text) for text in options.set), {"run": named})
     config = resolve(options.env, options.algo, options.config, overrides)
-    train_run(config, options.name, options.dir, view=view)
+    train_run(config, options.name, options.dir, view=view, channel=channel, executors=options.executors)
+
+
+def _name_at_broker(text: str) -> str:
+    """A run of this machine by name or path, or a name as its executor shows it."""
+    from manyhands.training import broker_name
+
+    try:
+        return broker_name(store.find(text).path)
+    except UsageError:
+        return text
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -81,6 +118,53 @@ def play(options: argparse.Namespace) -> None:
     returns = record(store.find(options.run), options.out, options.episodes, options.seed)
     scores = ", ".join(f"{score:.1f}" for score in returns)
     print(f"Wrote {options.out}; score {scores}")
+
+
+def worker(options: argparse.Namespace) -> None:
+    try:
+        from manyhands.channels.amqp_link import Address
+        from manyhands.roles.daemon import Daemon, default_name
+    except ModuleNotFoundError as error:
+        raise UsageError(f"a worker needs {error.name}; pip install 'manyhands[amqp]'") from error
+    from manyhands.training import CHANNEL_VARIABLE, usable_cores
+
+    url = options.url or os.environ.get(CHANNEL_VARIABLE)
+    if not url:
+        raise UsageError("which broker? For example: manyhands worker amqp://user:password@host:5672/")
+    if options.procs < 0:
+        raise UsageError(f"--procs is {options.procs}; it must be 1 or more")
+    name = options.name or default_name()
+    if not re.fullmatch(r"[\w.-]{1,100}", name):
+        raise UsageError(f"--name {name!r} must be letters, digits, dots, dashes and underscores")
+    procs = options.procs or usable_cores()
+    print(f"{name}: {procs} processes wait for runs at {Address.parse(url)}", flush=True)
+    code = Daemon(url, procs, name, options.once, options.allow_env).run()
+    if code:
+        sys.exit(code)
+
+
+def broker(options: argparse.Namespace) -> None:
+    from manyhands.roles.broker import Broker
+    from manyhands.training import stop_signals
+
+    password = ""
+    if options.password_file is not None:
+        password = options.password_file.read_text().partition("\n")[0].strip()
+        if not password:
+            raise UsageError(f"{options.password_file} holds no password")
+    node = Broker(
+        options.listen, options.port, options.dir, options.tls_cert, options.tls_key, password=password
+    )
+    stopped = threading.Event()
+    with stop_signals(stopped.set), node:
+        print(f"RabbitMQ listens; its address is\n  {node.url}", flush=True)
+        print(
+            f"Try: manyhands worker {node.url}\nand: manyhands train CartPole-v1 --channel {node.url}",
+            flush=True,
+        )
+        while not stopped.wait(0.5):
+            if node.process is None or node.process.poll() is not None:
+                raise RunError("RabbitMQ has ended by itself")
 
 
 def runs(options: argparse.Namespace) -> None:

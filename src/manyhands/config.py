@@ -84,9 +84,16 @@ class CollectConfig:
     """Environments in one shard, stepped together."""
     steps: int = 128
     """Steps per lane in one rollout."""
+    random: float = 0.0
+    """Part of every shard's lanes that ignore the agent: choices uniformly, gaussians around the centre."""
 
     def __post_init__(self) -> None:
         _positive(self, "collect", "shards", "lanes", "steps")
+        _unit(self, "collect", "random")
+
+    @property
+    def random_lanes(self) -> int:
+        return round(self.random * self.lanes)
 
     @property
     def batch(self) -> int:
@@ -199,11 +206,47 @@ class ImpalaConfig(AlgoConfig):
         _positive(self, "algo", "rho_clip", "c_clip", "minibatches")
 
 
+@dataclass(frozen=True)
+class CloneConfig(AlgoConfig):
+    """Supervised learning of chosen actions: cross-entropy on pairs of observation and action."""
+
+    choose: Literal[
+        "advantage", "elite", "threshold", "published-1", "published-2", "published-3", "published-4"
+    ] = "advantage"
+    """advantage: every action by exp(its advantage / temperature). elite: the best episodes of late.
+    threshold: episodes by keep and clean, with four presets as published for LunarLander."""
+    temperature: float = 1.0
+    """advantage: how sharply good actions are preferred, in deviations of the advantage."""
+    weight_limit: float = 20.0
+    """advantage: no action counts more than this (Peng et al. 2019 use 20)."""
+    share: float = 0.1
+    """elite: the part of recent episodes that is imitated."""
+    window: int = 1000
+    """elite: how many episodes are recent."""
+    keep: float = 0.0
+    """threshold: episodes with a score above this are taken whole."""
+    clean: float | None = None
+    """threshold: those above this are cleaned of actions with little reward; none are by default."""
+    clean_level: float = 0.4
+    """threshold: what little is, on a scale of 0 to 1."""
+    memory: int = 1_000_000
+    """elite and threshold: pairs of observation and action that are held; the oldest go first."""
+    epochs: int = 4
+    minibatch: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive(self, "algo", "temperature", "share", "window", "memory", "epochs", "minibatch")
+        _unit(self, "algo", "share", "clean_level")
+        _require(self.weight_limit >= 1, "algo.weight_limit", self.weight_limit, "1 or more")
+
+
 ALGORITHMS: dict[str, type[AlgoConfig]] = {
     "ppo": PpoConfig,
     "a2c": A2cConfig,
     "reinforce": ReinforceConfig,
     "impala": ImpalaConfig,
+    "clone": CloneConfig,
 }
 
 
@@ -228,6 +271,8 @@ class RunConfig:
     """Environment steps between two tests of the greedy policy."""
     test_episodes: int = 100
     """Episodes of a whole test; a hopeless one is stopped early."""
+    test_share: float = 0.1
+    """Steps played in tests, as a part of those played in training; twice that near the goal."""
     margin: float = 2.0
     """How many standard errors a test must lie above `solved_at` before training stops, so that an agent
     that passed by luck goes on learning."""
@@ -254,7 +299,7 @@ class RunConfig:
         _require(self.workers <= 1024, "run.workers", self.workers, "at most 1024")
         _require(0 <= self.seed < 2**63, "run.seed", self.seed, "between 0 and 2^63")
         _positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout", "worker_memory")
-        _not_negative(self, "run", "margin", "checkpoint_every", "max_lag", "max_faults")
+        _not_negative(self, "run", "test_share", "margin", "checkpoint_every", "max_lag", "max_faults")
         if self.solved_at is not None:
             _require(math.isfinite(self.solved_at), "run.solved_at", self.solved_at, "a number")
 

@@ -25,6 +25,7 @@ class Task:
     spec: NetSpec
     layout: Layout
     seed: int
+    random_lanes: int = 0  # of every shard, the first ones: they ignore the policy
 
     def to_message(self) -> wire.Message:
         layout = {
@@ -40,6 +41,7 @@ class Task:
             "spec": self.spec.to_json(),
             "layout": layout,
             "seed": self.seed,
+            "random_lanes": self.random_lanes,
         }
         return wire.Message("task", self.spec.schema, meta)
 
@@ -61,6 +63,7 @@ class Task:
                 spec=NetSpec.from_json(message.meta["spec"]),
                 layout=Layout(**layout),
                 seed=int(message.meta["seed"]),
+                random_lanes=int(message.meta["random_lanes"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError, UsageError) as error:
             raise WireError(f"not a task: {error!r}") from error
@@ -74,9 +77,11 @@ class Order:
     sequence: int
     version: int
     start: ShardState | None = None
+    agent: str = ""  # whose, where several executors share a run; the first one's by default
 
     def to_message(self) -> wire.Message:
         meta: dict[str, Any] = {"shard": self.shard, "sequence": self.sequence, "version": self.version}
+        meta["agent"] = self.agent
         arrays: dict[str, Array] = {}
         if self.start is not None:
             states, arrays = wire.pack_states({self.shard: self.start})
@@ -89,7 +94,7 @@ class Order:
             shard, sequence, version = (int(message.meta[name]) for name in ("shard", "sequence", "version"))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise WireError(f"not an order: {error!r}") from error
-        order = cls(shard, sequence, version)
+        order = cls(shard, sequence, version, agent=str(message.meta.get("agent", "")))
         if "shards" not in message.meta:
             return order
         return replace(order, start=wire.unpack_states(message.meta, message.arrays).get(order.shard))
@@ -192,6 +197,27 @@ class Lost:
     orders: tuple[Order | Trial, ...]  # the first was under way
     culprit: Culprit | None = None
     fault: bool = True  # False where nobody did anything wrong
+    moved: bool = False  # nobody is gone; the shards only change hands
 
 
-Event = Trajectory | Verdict | Fault | Notice | Lost
+@dataclass(frozen=True)
+class Taken:
+    """Another executor of the same run has learned from an order's trajectory, and asks for the next.
+
+    Its `agent` shall play it. Of the shard only the episodes are known here, so another worker cannot take it
+    up exactly; they begin anew.
+    """
+
+    order: Order
+    agent: str
+    state: ShardState
+
+
+@dataclass(frozen=True)
+class Over:
+    """Another executor of the same run has ended it."""
+
+    reason: str
+
+
+Event = Trajectory | Verdict | Fault | Notice | Lost | Taken | Over

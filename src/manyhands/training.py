@@ -1,11 +1,15 @@
 """Wires a run together: settings, environment, channel, algorithm, executor, directory."""
 
+import hashlib
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,6 +30,11 @@ from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.progress import Progress
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
+
+CHANNEL_VARIABLE = "MANYHANDS_CHANNEL"
+"""Where a broker's address may be given, too: unlike arguments, not everyone can read it."""
+EXECUTOR_GRACE = 10.0
+"""Seconds that another executor has to leave."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +71,16 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
         action=spaces.action,
         columns=config.algo.columns,
     )
-    task = Task(config.env, actor_critic(config.net, spaces), layout, config.run.seed)
+    spec = actor_critic(config.net, spaces)
+    task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes)
     return Plan(config, spaces, task, solved_at, callable_env)
 
 
-def open_channel(plan: Plan) -> ExecutorChannel:
-    """Worker processes, or none. More workers than shards would have nothing to do."""
+def open_channel(plan: Plan, broker: str | None = None, path: Path | None = None) -> ExecutorChannel:
+    """A broker's workers, worker processes, or none. More workers than shards would have nothing to do."""
     config = plan.config
+    if broker is not None:
+        return _open_broker(plan, broker, path or Path("run"))
     workers = config.run.workers if config.run.workers >= 0 else usable_cores()
     workers = min(workers, config.collect.shards)
     if workers == 0:
@@ -85,6 +97,25 @@ def open_channel(plan: Plan) -> ExecutorChannel:
         config.run.worker_memory,
         plan.callable_env,
     )
+
+
+def broker_name(path: Path) -> str:
+    """A run's name at a broker: the same when it is resumed, and no other run's."""
+    place = hashlib.sha256(f"{socket.gethostname()}:{path.resolve()}".encode()).hexdigest()[:8]
+    return f"{path.name}-{place}"
+
+
+def _open_broker(plan: Plan, broker: str, path: Path) -> ExecutorChannel:
+    if plan.callable_env is not None:
+        raise UsageError(
+            "workers behind a broker take no code; give the environment as a Gymnasium id or module:callable"
+        )
+    try:
+        from manyhands.channels.amqp import AmqpChannel
+        from manyhands.channels.amqp_link import Address
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--channel amqp needs {error.name}; pip install 'manyhands[amqp]'") from error
+    return AmqpChannel(plan.task, Address.parse(broker), broker_name(path), plan.config)
 
 
 def usable_cores() -> int:
@@ -138,8 +169,10 @@ def train(
     resume: Run | None = None,
     callable_env: envs.MakeEnv | None = None,
     view: View | None = None,
+    channel: str | None = None,
+    executors: int = 1,
 ) -> Run:
-    """Trains, and returns the run. Ctrl-C stops cleanly."""
+    """Trains, and returns the run. Ctrl-C stops cleanly. `channel` is a broker's address, or none."""
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
     with ExitStack() as held:
@@ -147,15 +180,63 @@ def train(
             held.enter_context(resume.lock())
         resumed = _last_checkpoint(resume, planned)
         first = resumed.weights if resumed is not None else planned.first_weights()
-        channel = open_channel(planned)
-        held.callback(channel.finish, "the run is over")
+        opened = open_channel(planned, channel, path)
+        held.callback(opened.finish, "the run is over")
         if resume is None:
             run = store.create(path, config)
             held.enter_context(run.lock())
         else:
             run = resume
             run.save_config(config)
-        _execute(planned, run, channel, first, resumed, view or View(quiet=True))
+        for number in range(2, executors + 1):
+            assert channel is not None
+            held.enter_context(_another_executor(channel, run.path, number))
+        _execute(planned, run, opened, first, resumed, view or View(quiet=True))
+    return run
+
+
+@contextmanager
+def _another_executor(channel: str, path: Path, number: int) -> Iterator[None]:
+    """A second process that joins the run; it leaves when the run is over."""
+    command = [sys.executable, "-m", "manyhands.cli", "train", "--join", broker_name(path), "--quiet"]
+    command += ["--dir", str(path / f"executor-{number}")]
+    process = subprocess.Popen(command, env={**os.environ, CHANNEL_VARIABLE: channel}, process_group=0)
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(EXECUTOR_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def join(
+    run_name: str,
+    broker: str,
+    name: str | None = None,
+    directory: Path | None = None,
+    view: View | None = None,
+) -> Run:
+    """Another executor for a run over a broker: shares its data, has an agent and a directory of its own."""
+    from manyhands.channels.amqp_joined import JoinedChannel
+    from manyhands.channels.amqp_link import Address
+
+    path = store.choose_path(name, directory)
+    with ExitStack() as held:
+        channel = JoinedChannel(Address.parse(broker), run_name)
+        held.callback(channel.finish, "the run is over")
+        config = channel.config()
+        seed = mix(config.run.seed, INIT, int(channel.agent, 16)) >> 33  # another agent, not the same twice
+        config = replace(config, run=replace(config.run, seed=seed))
+        planned = plan(config)
+        run = store.create(path, config)
+        held.enter_context(run.lock())
+        channel.start(planned.task, config.collect.shards)
+        executor = _execute(planned, run, channel, planned.first_weights(), None, view or View(quiet=True))
+        if executor.counts.solved:
+            channel.end_run(f"solved by its executor in {run.path}")
     return run
 
 
@@ -176,7 +257,7 @@ def _execute(
     first: Weights,
     resumed: Checkpoint | None,
     view: View,
-) -> None:
+) -> Executor:
     config = plan.config
     learner = _LateLearner(plan, first, resumed)
 
@@ -210,7 +291,7 @@ def _execute(
     try:
         with stop_signals(executor.stop):
             executor.prepare()
-            if config.run.workers != 0:
+            if not channel.plays_here:
                 learner.load()  # while the workers play; inline, the first rollout comes first
             executor.run()
         counts = executor.counts
@@ -220,6 +301,7 @@ def _execute(
         log.close()
         run.save_status(_status(executor, status))
     view.end(run, executor)
+    return executor
 
 
 def _status(executor: Executor, status: str) -> dict[str, Any]:
@@ -250,6 +332,9 @@ class _Listeners:
                 for name in ("collecting", "waiting", "learning", "testing")
             },
         }
+        backlog = executor.channel.backlog()
+        if backlog is not None:
+            common["data_queue"] = backlog
         if counts.recent_mean is not None:
             common["return_mean"] = counts.recent_mean
         self.log.write({**common, **row})

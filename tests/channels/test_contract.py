@@ -1,11 +1,16 @@
 """What every channel promises to an executor. A new channel joins by adding its name to `CHANNELS`."""
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from brokers import Workers, broker
 
+from manyhands.channels.amqp import AmqpChannel
+from manyhands.channels.amqp_link import Address
 from manyhands.channels.base import ExecutorChannel
 from manyhands.channels.inline import InlineChannel
 from manyhands.channels.processes import ProcessesChannel
@@ -25,7 +30,14 @@ CHANNELS: dict[str, Open] = {
     "processes-3": lambda planned: ProcessesChannel(
         planned.task, SHARDS, 3, hang_timeout=30, worker_memory=1000
     ),
+    "amqp-1": lambda planned: _over_broker(planned),
+    "amqp-2": lambda planned: _over_broker(planned),
 }
+
+
+def _over_broker(planned: Plan) -> AmqpChannel:
+    address = Address.parse(broker().url)
+    return AmqpChannel(planned.task, address, f"test-{uuid.uuid4().hex}", planned.config)
 
 
 def planned(env: str = "small_envs:Chain", **kwargs: object) -> Plan:
@@ -46,15 +58,19 @@ def weights(made: Plan, version: int) -> Weights:
 @pytest.fixture(params=CHANNELS)
 def opener(request: pytest.FixtureRequest) -> Iterator[Open]:
     opened: list[ExecutorChannel] = []
+    held = ExitStack()
 
     def open_channel(made: Plan) -> ExecutorChannel:
+        if request.param.startswith("amqp"):
+            held.enter_context(Workers(broker().url, int(request.param.rpartition("-")[2])))
         channel = CHANNELS[request.param](made)
         opened.append(channel)
         return channel
 
-    yield open_channel
-    for channel in opened:
-        channel.finish("the test is over")
+    with held:
+        yield open_channel
+        for channel in opened:
+            channel.finish("the test is over")
 
 
 def receive_all(channel: ExecutorChannel, count: int) -> list[Trajectory]:

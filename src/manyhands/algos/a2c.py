@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from manyhands.algos.base import OnPolicy, explained_variance, normalised, rows
+from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, rows
 from manyhands.config import A2cConfig
 from manyhands.experience import Trajectory
 
@@ -18,6 +18,6 @@ class A2C(OnPolicy):
         batch, advantage, target = self.begin(trajectories)
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
         coefficient = -weight / len(weight)  # the loss is -mean A log pi
-        losses = self.descend(rows(batch.obs), rows(batch.action), rows(target), lambda logp: coefficient)
-        self.end(batch)
+        losses = self.descend(rows(batch.obs), rows(batch.action), rows(target), fixed(coefficient))
+        self.end(batch.obs)
         return {**losses.metrics(), "explained_variance": explained_variance(batch.value, target)}

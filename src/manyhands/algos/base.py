@@ -67,6 +67,11 @@ Coefficient = Callable[[Tensor], Tensor]
 """From log pi(a_i) to the gradient of the policy loss for it, both [N]."""
 
 
+def fixed(coefficient: Tensor) -> Coefficient:
+    """Where the gradient does not depend on the policy."""
+    return lambda logp: coefficient
+
+
 class OnPolicy:
     """The network, its optimizer, and the statistics that scale observations and rewards."""
 
@@ -215,12 +220,10 @@ class OnPolicy:
         )
         return batch, advantage, advantage + batch.value
 
-    def end(self, batch: Batch) -> None:
+    def end(self, obs: Array) -> None:
         """After the last one. Statistics change last, so that sync mode learns with those it played with."""
         if self.spec.normalise:
-            self.obs_moments = returns.moments(
-                *self.obs_moments, batch.obs.reshape(-1, self.obs_moments[1].size)
-            )
+            self.obs_moments = returns.moments(*self.obs_moments, obs.reshape(-1, self.obs_moments[1].size))
             count, mean, square = self.obs_moments
             self.net.views["input.mean"].copy_(torch.from_numpy(mean))
             self.net.views["input.scale"].copy_(torch.from_numpy(1.0 / np.sqrt(square / count + 1e-6)))
@@ -279,10 +282,17 @@ def explained_variance(value: Array, target: Array) -> float:
 def learner(name: str, **arguments: Any) -> Algorithm:
     """The algorithm called `name`."""
     from manyhands.algos.a2c import A2C
+    from manyhands.algos.clone import Clone
     from manyhands.algos.impala import Impala
     from manyhands.algos.ppo import PPO
     from manyhands.algos.reinforce import Reinforce
 
-    algorithms: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce, "impala": Impala}
+    algorithms: dict[str, Any] = {
+        "ppo": PPO,
+        "a2c": A2C,
+        "reinforce": Reinforce,
+        "impala": Impala,
+        "clone": Clone,
+    }
     made: Algorithm = algorithms[name](**arguments)
     return made

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from manyhands.algos.base import Batch, Losses, OnPolicy, explained_variance, normalised, rows
+from manyhands.algos.base import Batch, Losses, OnPolicy, explained_variance, fixed, normalised, rows
 from manyhands.algos.returns import vtrace
 from manyhands.config import ImpalaConfig
 from manyhands.experience import Array, Trajectory
@@ -25,7 +25,7 @@ class Impala(OnPolicy):
         lanes = batch.reward.shape[1]
         for chosen in torch.tensor_split(self.shuffled(0, lanes), min(config.minibatches, lanes)):
             losses, value, target = self._step(batch, chosen.numpy())
-        self.end(batch)
+        self.end(batch.obs)
         return {**losses.metrics(), "explained_variance": explained_variance(value, target)}
 
     def _step(self, batch: Batch, lanes: Array) -> tuple[Losses, Array, Array]:
@@ -48,4 +48,4 @@ class Impala(OnPolicy):
         )
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
         coefficient = -weight / len(weight)  # the loss is -mean rho A log pi
-        return self.descend(obs, action, rows(target), lambda logp: coefficient), value, target
+        return self.descend(obs, action, rows(target), fixed(coefficient)), value, target

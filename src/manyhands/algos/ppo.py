@@ -40,7 +40,9 @@ class PPO(OnPolicy):
         ]
         for epoch in range(config.epochs):
             order = self.shuffled(epoch, len(columns[0]))
-            minibatches = zip(*(column[order].split(config.minibatch) for column in columns), strict=True)
+            minibatches = zip(
+                *(torch.split(column[order], config.minibatch) for column in columns), strict=True
+            )
             for obs, action, old, adv, goal in minibatches:
                 losses = self.descend(obs, action, goal, partial(ppo_coefficient, old, adv, config.clip))
             # Schulman's estimate of KL(old, new), always positive; on the last minibatch, because it is dear.
@@ -48,7 +50,7 @@ class PPO(OnPolicy):
             kl = (log_ratio.expm1() - log_ratio).mean().item()
             if config.target_kl and kl > config.target_kl:
                 break
-        self.end(batch)
+        self.end(batch.obs)
         return {
             **losses.metrics(),
             "kl": kl,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from manyhands.algos.base import OnPolicy, explained_variance, normalised, rows
+from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, rows
 from manyhands.config import ReinforceConfig
 from manyhands.experience import Trajectory
 
@@ -26,11 +26,11 @@ class Reinforce(OnPolicy):
 
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
         coefficient = -weight / len(weight)  # the loss is -mean A log pi
-        policy = self.descend_policy(obs, rows(batch.action), lambda logp: coefficient)
+        policy = self.descend_policy(obs, rows(batch.action), fixed(coefficient))
         for epoch in range(config.baseline_epochs):
             for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
                 error = self.descend_value(obs[part], targets[part])
-        self.end(batch)
+        self.end(batch.obs)
         return {
             "value_loss": error.square().mean().item(),
             "entropy": policy.entropy().mean().item(),

@@ -15,6 +15,9 @@ class WorkerStatus:
     name: str
     quiet: float  # seconds since it last made progress
     busy: bool
+    host: str = ""  # the rest is known of workers on other machines
+    speed: float = 0.0  # steps/s
+    version: int = -1  # of the weights it played with last
 
 
 class ExecutorChannel(Protocol):
@@ -39,17 +42,15 @@ class ExecutorChannel(Protocol):
 
     def workers(self) -> list[WorkerStatus]: ...
 
+    def backlog(self) -> int | None:
+        """Trajectories that wait in a queue outside of this process; None where there is no such queue."""
+
     def finish(self, reason: str) -> None:
         """End every worker and free everything. May be called twice."""
 
 
-class WorkerChannel(Protocol):
-    """The worker's half."""
-
-    def task(self) -> Task: ...
-
-    def next_order(self) -> Order | Trial | None:
-        """Waits; None when the run is over."""
+class Counter(Protocol):
+    """Where a worker gets what an order needs, and hands in what it made."""
 
     def weights(self, version: int) -> Weights: ...
 
@@ -58,4 +59,13 @@ class WorkerChannel(Protocol):
 
     def send(self, made: Trajectory | Verdict) -> None: ...
 
-    def report(self, fault: Fault | Notice) -> None: ...
+    def report(self, event: Fault | Notice) -> None: ...
+
+
+class WorkerChannel(Counter, Protocol):
+    """The worker's half, of a worker that belongs to one run."""
+
+    def task(self) -> Task: ...
+
+    def next_order(self) -> Order | Trial | None:
+        """Waits; None when the run is over."""

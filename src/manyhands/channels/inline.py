@@ -59,6 +59,9 @@ class InlineChannel:
     def workers(self) -> list[WorkerStatus]:
         return [WorkerStatus(self.name, 0.0, bool(self.orders))]
 
+    def backlog(self) -> None:
+        return None
+
     def finish(self, reason: str) -> None:
         self.collector.close()
         self.blas.restore_original_limits()

@@ -238,12 +238,12 @@ class ProcessesChannel:
             raise EnvError(worker.last_words)
         hung = worker.gone != "left" and not worker.retired
         if not worker.ready and not hung and code >= 0:
-            raise RunError(f"{worker.name} could not start ({_describe_exit(code)})")
+            raise RunError(f"{worker.name} could not start ({describe_exit(code)})")
         culprit = None
         if worker.orders and (hung or -code in CRASHES or code > 0):
             culprit = Culprit(worker.progress[LANE], worker.progress[EPISODE])
         self._start(worker.name, worker.shards)
-        reason = _describe_exit(code) if worker.gone == "left" else worker.gone
+        reason = describe_exit(code) if worker.gone == "left" else worker.gone
         orders, fault = tuple(worker.orders), not worker.retired
         return Lost(worker.name, reason, tuple(worker.shards), orders, culprit, fault)
 
@@ -253,6 +253,9 @@ class ProcessesChannel:
     def workers(self) -> list[WorkerStatus]:
         now = time.monotonic()
         return [WorkerStatus(w.name, now - w.seen_at, bool(w.orders)) for w in self.processes]
+
+    def backlog(self) -> None:
+        return None
 
     def finish(self, reason: str) -> None:
         if self.finished:
@@ -277,7 +280,7 @@ def resident_megabytes(process: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _describe_exit(code: int) -> str:
+def describe_exit(code: int) -> str:
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return f"left with exit code {code}"

@@ -113,6 +113,8 @@ class Shard:
                     self._draw(i, t, noise)
             out["obs"][t] = self.obs
             outputs[t] = actor.forward(self.obs, "policy")
+            if self.task.random_lanes:
+                outputs[t, : self.task.random_lanes] = 0.0
             action = action_spec.choose(outputs[t], log_std, noise[t])
             out["action"][t] = action
             self._step(t, self.decode(action), out, noise)
@@ -312,6 +314,11 @@ class Collector:
         if shard.sequence != order.sequence:
             raise ValueError(f"shard {order.shard} stands at {shard.sequence}, not {order.sequence}")
         return shard.play(self.actor, weights, out, order.sequence)
+
+    def drop(self, shard: int) -> None:
+        """Someone else plays it from now on."""
+        if shard in self.shards:
+            self.shards.pop(shard).close()
 
     def test(self, trial: Trial, weights: Weights) -> Verdict:
         if self.player is None:

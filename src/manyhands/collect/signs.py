@@ -1,8 +1,9 @@
-"""Signs of life: a few numbers that a worker writes as it goes and its executor can read at any time."""
+"""Signs of life: a few numbers that a worker writes as it goes and who watches it can read at any time."""
 
-LANE, BEATS, EPISODE = range(3)
-"""The lane that is about to be stepped, how many things were done, the lane's episode."""
-BYTES = 32
+LANE, BEATS, EPISODE, BUSY, HANG_TIMEOUT = range(5)
+"""The lane that is about to be stepped, how many things were done, the lane's episode; and for a watcher that
+does not give the orders itself: whether there is one under way, and how many milliseconds a step may take."""
+BYTES = 64
 
 
 def unshared() -> memoryview:

@@ -14,7 +14,7 @@ from manyhands.collect.streams import TEST, env_seed, mix
 from manyhands.config import Config
 from manyhands.errors import EnvError
 from manyhands.experience import Evaluation, Layout, ShardState, Trajectory
-from manyhands.orders import NEWEST, Fault, Lost, Notice, Order, Trial, Verdict
+from manyhands.orders import NEWEST, Fault, Lost, Notice, Order, Over, Taken, Trial, Verdict
 from manyhands.policy import Weights
 from manyhands.runs.progress import Progress
 
@@ -28,8 +28,6 @@ NEWEST_EPISODES = 20
 """Episodes that tell whether training is near its goal."""
 NEAR = 0.25
 """Near is when no more than this part of the way from the first returns to the goal is left."""
-NEAR_SHARE, FAR_SHARE = 0.2, 0.1
-"""Steps played in tests, as a part of those played in training, near the goal and far from it."""
 FAULT_WINDOW = 3600.0
 """Seconds within which `run.max_faults` counts."""
 LOG_INTERVAL = 0.25
@@ -93,6 +91,7 @@ class Executor:
         self.verdicts: dict[int, Evaluation] = {}
         self.lag = 0.0
         self.stopping = False
+        self.ended = False  # by another executor
         self.recent: deque[float] = deque(maxlen=RECENT)
         self.fault_times: deque[float] = deque()
         self.last_row: dict[str, Any] = {}
@@ -126,7 +125,7 @@ class Executor:
         started = time.monotonic() - self.counts.seconds
         if self.counts.steps and self._test_is_due():
             self._test()  # the one during which the run was stopped
-        while not self.stopping and not self._finished():
+        while not self.stopping and not self.ended and not self._finished():
             batch = self._gather()
             if batch is None:
                 break
@@ -147,7 +146,7 @@ class Executor:
             return True
         return self.counts.steps >= self.config.run.steps
 
-    def _order(self, shard: int, sequence: int) -> None:
+    def _order(self, shard: int, sequence: int, agent: str = "") -> None:
         version = max(0, sequence - self.lead) if self.synchronous else NEWEST
         start = None
         if shard in self.unheld:
@@ -155,7 +154,7 @@ class Executor:
             start = self._present_state(shard)
             if shard in self.culprits:
                 start = start.skipping(self.culprits.pop(shard))
-        self.channel.order(Order(shard, sequence, version, start))
+        self.channel.order(Order(shard, sequence, version, start, agent))
 
     def _present_state(self, shard: int) -> ShardState:
         """Where a shard stands after what has arrived but is not learned yet."""
@@ -167,7 +166,7 @@ class Executor:
 
     def _gather(self) -> list[Trajectory] | None:
         """Waits for the next batch; None when asked to stop."""
-        while (batch := self._batch()) is None and not self.stopping:
+        while (batch := self._batch()) is None and not self.stopping and not self.ended:
             began, played = time.monotonic(), self.counts.collecting
             self._await_event()
             self.counts.waiting += time.monotonic() - began
@@ -185,6 +184,13 @@ class Executor:
                 self._fault(fault)
             case Lost() as lost:
                 self._lost(lost)
+            case Taken() as taken:
+                shard, sequence = taken.order.shard, taken.order.sequence
+                self.states[shard] = taken.state
+                self._order(shard, sequence + 1 + self.lead, taken.agent)
+            case Over() as over:
+                self.listener.said(f"another executor ended the run: {over.reason}")
+                self.ended = True
             case Notice() as notice:
                 self.listener.said(f"{notice.worker}: {notice.text}")
             case None:
@@ -251,7 +257,7 @@ class Executor:
         text = f"{lost.worker} was lost ({lost.reason}{where}); it is replaced"
         if lost.fault:
             self._count_fault(text, "")
-        else:
+        elif not lost.moved:
             self.listener.said(text)
         self.unheld.update(lost.shards)
         for order in lost.orders:
@@ -289,13 +295,13 @@ class Executor:
         newest = float(np.mean(list(self.recent)[-NEWEST_EPISODES:]))
         if counts.first_mean is None:
             counts.first_mean = newest
-        share = FAR_SHARE
+        share = self.config.run.test_share
         if self.solved_at is not None:
             way = abs(self.solved_at - counts.first_mean)
             if newest >= self.solved_at:
                 return True
             if newest >= self.solved_at - NEAR * way:
-                share = NEAR_SHARE
+                share *= 2
         return counts.test_steps <= share * counts.steps
 
     def _test(self) -> None:
@@ -342,7 +348,7 @@ class Executor:
         for part, start, end in parts:
             self.channel.order(Trial(part, self.weights.version, seed, start, end - start))
         while len(self.verdicts) < len(parts):
-            if self.stopping:
+            if self.stopping or self.ended:
                 return None
             self._await_event()
         found = [self.verdicts[part] for part, _, _ in parts]

@@ -5,11 +5,11 @@ import os
 import signal
 import sys
 
-from manyhands.channels.base import WorkerChannel
+from manyhands.channels.base import Counter, WorkerChannel
 from manyhands.channels.processes import WorkerSide
 from manyhands.collect.collector import Collector
 from manyhands.errors import ManyhandsError
-from manyhands.orders import Trial
+from manyhands.orders import Order, Trial
 
 NICENESS = 10
 """Workers give way to the learner. It is one process and they are many, so on a full machine it would get the
@@ -19,12 +19,17 @@ smallest share and they would wait for it: CartPole-v1, 2 workers on 2 cores, tr
 def work(channel: WorkerChannel, collector: Collector) -> None:
     """Until the executor says that the run is over."""
     while (order := channel.next_order()) is not None:
-        weights = channel.weights(order.version)
-        if isinstance(order, Trial):
-            channel.send(collector.test(order, weights))
-        else:
-            channel.send(collector.collect(order, weights, channel.arrays(order)))
+        fulfil(order, channel, collector)
     collector.close()
+
+
+def fulfil(order: Order | Trial, channel: Counter, collector: Collector) -> None:
+    """Plays one order and sends what came of it."""
+    weights = channel.weights(order.version)
+    if isinstance(order, Trial):
+        channel.send(collector.test(order, weights))
+    else:
+        channel.send(collector.collect(order, weights, channel.arrays(order)))
 
 
 def main(arguments: list[str]) -> None:

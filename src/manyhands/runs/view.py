@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from manyhands.channels.base import WorkerStatus
 from manyhands.config import Config
 from manyhands.experience import Evaluation
 from manyhands.runs.store import Run
@@ -24,6 +25,8 @@ LINE_INTERVAL = 2.0
 """Seconds between two plain lines."""
 WIDE = 108
 """Columns that a panel of four pairs a row wants; a narrower terminal gets two."""
+WORKER_ROWS = 16
+"""Workers that are listed by name."""
 SPEED_WINDOW = 5.0
 """Seconds over which steps/s are measured."""
 
@@ -95,10 +98,14 @@ class View:
             f"{counts.seconds:6.1f} s  {counts.steps:>9,} steps  {speed:>7,.0f} steps/s  "
             f"return {_number(counts.recent_mean):>7}  test {_number(counts.last_mean):>7}  "
             f"best {_number(counts.best_mean):>7}  "
-            f"workers {len(executor.channel.workers())}  lag {executor.lag:g}  "
+            f"workers {len(executor.channel.workers())}  lag {executor.lag:g}  {self._queued(executor)}"
             f"collect {counts.collecting:.0f} wait {counts.waiting:.0f} "
             f"learn {counts.learning:.0f} test {counts.testing:.0f} s"
         )
+
+    def _queued(self, executor: "Executor") -> str:
+        backlog = executor.channel.backlog()
+        return "" if backlog is None else f"queue {backlog}  "
 
     def _panel(self, executor: "Executor", speed: float) -> Panel:
         counts, statuses = executor.counts, executor.channel.workers()
@@ -118,6 +125,9 @@ class View:
             ("dropped", f"{counts.dropped:,}"),
             *((name, _share(getattr(counts, name), counts.seconds)) for name in booked),
         ]
+        backlog = executor.channel.backlog()
+        if backlog is not None:
+            pairs.append(("data queue", f"{backlog:,}"))
         wide = self.console.width >= WIDE
         table = Table.grid(padding=(0, 1))
         for _ in range(4 if wide else 2):
@@ -127,6 +137,8 @@ class View:
         for start in range(0, len(pairs), in_row):
             table.add_row(*(cell for pair in pairs[start : start + in_row] for cell in pair))
         parts: list[Any] = [table, ProgressBar(total=self.config.run.steps, completed=counts.steps)]
+        if any(status.host for status in statuses):
+            parts.append(_worker_table(statuses, executor.weights.version))
         silent = [status for status in statuses if status.busy and status.quiet > 10]
         for status in silent:
             parts.append(Text(f"{status.name} has said nothing for {status.quiet:.0f} s", style="yellow"))
@@ -162,6 +174,32 @@ class View:
             print(f"Finished after {spent}: {test}.")
         print(f"The run lies in {run.path}. Try next: manyhands eval {run.path}")
         sys.stdout.flush()
+
+
+def _worker_table(statuses: Sequence[WorkerStatus], version: int) -> Table:
+    """Workers on other machines, each with its processes together."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("worker", "host"):
+        table.add_column(title)
+    for title in ("procs", "heard", "steps/s", "version", "lag"):
+        table.add_column(title, justify="right")
+    by_name: dict[tuple[str, str], list[WorkerStatus]] = {}
+    for status in statuses:
+        by_name.setdefault((status.name, status.host), []).append(status)
+    for (name, host), hands in sorted(by_name.items())[:WORKER_ROWS]:
+        played = max(hand.version for hand in hands)
+        table.add_row(
+            name,
+            host,
+            str(len(hands)),
+            f"{max(hand.quiet for hand in hands):.0f} s",
+            f"{sum(hand.speed for hand in hands):,.0f}",
+            str(played) if played >= 0 else "-",
+            str(version - played) if played >= 0 else "-",
+        )
+    if len(by_name) > WORKER_ROWS:
+        table.add_row(f"and {len(by_name) - WORKER_ROWS} more")
+    return table
 
 
 def _number(value: float | None) -> str:

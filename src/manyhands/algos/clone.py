@@ -1,0 +1,160 @@
+"""Supervised learning of chosen actions: play, choose what went well, imitate it, play again.
+
+Settings: `CloneConfig`. Results: benchmarks/. Three ways to choose (`collect/sanitise.py`): fixed thresholds
+on an episode's score as published, an elite of recent episodes, or every action by its advantage.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, rows
+from manyhands.collect import sanitise
+from manyhands.config import CloneConfig
+from manyhands.experience import Array, Trajectory
+
+
+class Clone(OnPolicy):
+    def __init__(self, config: CloneConfig, **arguments: Any) -> None:
+        super().__init__(config, **arguments)
+        self.config = config
+        self.unfinished: dict[tuple[int, int], list[dict[str, Array]]] = {}  # pieces, by shard and lane
+        self.scores: deque[float] = deque(maxlen=config.window)
+        self.memory: dict[str, Array] = {}  # pairs: obs, action, weight, score
+        self.thresholds = sanitise.PUBLISHED.get(
+            config.choose, sanitise.Threshold(config.keep, config.clean, config.clean_level)
+        )
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        if self.config.choose == "advantage":
+            return self._learn_by_advantage(trajectories)
+        self.steps += sum(trajectory.steps for trajectory in trajectories)
+        for trajectory in trajectories:
+            self._remember(
+                [pairs for episode in self._episodes(trajectory) for pairs in self._judge(episode)]
+            )
+        chosen = self._chosen()
+        metrics = {"pairs": float(len(chosen)), "held": float(len(self.memory.get("score", ())))}
+        if self.scores:
+            metrics["elite_score"] = sanitise.elite(np.array(self.scores), self.config.share)
+        if len(chosen):
+            metrics |= self._imitate(chosen)
+        self.end(np.concatenate([trajectory.obs for trajectory in trajectories], axis=1))
+        return metrics
+
+    def _imitate(self, chosen: Array) -> dict[str, float]:
+        """The loss is -mean w log pi(a | s) over the chosen pairs, for some epochs."""
+        config = self.config
+        obs, action, weight = (rows(self.memory[name][chosen, None]) for name in ("obs", "action", "weight"))
+        for epoch in range(config.epochs):
+            for part in torch.split(self.shuffled(epoch, len(chosen)), config.minibatch):
+                coefficient = -weight[part] / len(part)
+                policy = self.descend_policy(obs[part], action[part], fixed(coefficient))
+        return {
+            "cross_entropy": -policy.log_prob.mean().item(),
+            "entropy": policy.entropy().mean().item(),
+        }
+
+    def _learn_by_advantage(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        config = self.config
+        batch, advantage, target = self.begin(trajectories)
+        weights = sanitise.advantage(
+            normalised(rows(advantage)).numpy(), config.temperature, config.weight_limit
+        )
+        obs, action, goal = rows(batch.obs), rows(batch.action), rows(target)
+        weight = torch.from_numpy(weights / weights.mean())
+        for epoch in range(config.epochs):
+            for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
+                coefficient = -weight[part] / len(part)
+                losses = self.descend(obs[part], action[part], goal[part], fixed(coefficient))
+        self.end(batch.obs)
+        effective = float(weights.sum() ** 2 / (weights**2).sum() / len(weights))
+        return {
+            **losses.metrics(),
+            "effective_share": effective,  # of the actions, if all had the same weight
+            "explained_variance": explained_variance(batch.value, target),
+        }
+
+    def _episodes(self, trajectory: Trajectory) -> Iterator[dict[str, Array]]:
+        """The episodes that end in a trajectory; they may have begun in an earlier one."""
+        done = trajectory.done
+        for lane in range(done.shape[1]):
+            key = (trajectory.shard, lane)
+            ends = [*(int(end) + 1 for end in np.flatnonzero(done[:, lane]))]
+            number = int(trajectory.episode[lane]) - len(ends)
+            before = self.unfinished.pop(key, [])
+            if before and before[0]["number"][0] != number:
+                before = []  # its environment failed, or could not be taken up again
+            for start, end in pairwise([0, *ends]):
+                pieces = [*before, _piece(trajectory, lane, start, end, number)]
+                yield {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+                before, number = [], number + 1
+            start = ends[-1] if ends else 0
+            if start < len(done):
+                self.unfinished[key] = [*before, _piece(trajectory, lane, start, len(done), number)]
+
+    def _judge(self, episode: dict[str, Array]) -> Iterator[dict[str, Array]]:
+        """The pairs of an episode that are taken, if any."""
+        reward = episode["reward"]
+        score = float(reward.sum(dtype=np.float64))
+        self.scores.append(score)
+        if self.config.choose == "elite":
+            weight = np.ones(len(reward), np.float32)
+        else:
+            weight = sanitise.threshold(reward, self.thresholds)
+        taken = weight > 0
+        if taken.any():
+            pairs = {"obs": episode["obs"], "action": episode["action"], "weight": weight}
+            pairs["score"] = np.full(len(reward), score)
+            yield {name: column[taken] for name, column in pairs.items()}
+
+    def _remember(self, episodes: list[dict[str, Array]]) -> None:
+        """The newest `memory` pairs are held."""
+        if not episodes:
+            return
+        held = [self.memory] if self.memory else []
+        for name in episodes[0]:
+            columns = [pairs[name] for pairs in (*held, *episodes)]
+            self.memory = {**self.memory, name: np.concatenate(columns)[-self.config.memory :]}
+
+    def _chosen(self) -> Array:
+        """Rows of the memory to learn from."""
+        if not self.memory:
+            return np.zeros(0, np.int64)
+        count = len(self.memory["score"])
+        if self.config.choose != "elite":
+            return np.arange(count)
+        least = sanitise.elite(np.array(self.scores), self.config.share)
+        return np.flatnonzero(self.memory["score"] >= least)
+
+    def state(self) -> dict[str, Array]:
+        pieces = {
+            f"unfinished.{shard}.{lane}.{name}": np.concatenate([piece[name] for piece in pieces])
+            for (shard, lane), pieces in self.unfinished.items()
+            for name in pieces[0]
+        }
+        memory = {f"memory.{name}": column for name, column in self.memory.items()}
+        return {**super().state(), **pieces, **memory, "scores": np.array(self.scores)}
+
+    def load_state(self, version: int, state: Mapping[str, Array]) -> None:
+        super().load_state(version, state)
+        self.scores.extend(map(float, state["scores"]))
+        for name, array in state.items():
+            kind, _, rest = name.partition(".")
+            if kind == "memory":
+                self.memory[rest] = array
+            elif kind == "unfinished":
+                shard, lane, column = rest.split(".")
+                pieces = self.unfinished.setdefault((int(shard), int(lane)), [{}])
+                pieces[0][column] = array
+
+
+def _piece(trajectory: Trajectory, lane: int, start: int, end: int, number: int) -> dict[str, Array]:
+    """Some steps of a lane; a copy, because a channel may use the trajectory's memory again."""
+    columns = ("obs", "action", "reward")
+    copies = {name: getattr(trajectory, name)[start:end, lane].copy() for name in columns}
+    return {**copies, "number": np.array([number])}

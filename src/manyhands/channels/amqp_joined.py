@@ -1,0 +1,198 @@
+"""The half of an executor that joins another's run over RabbitMQ.
+
+The two share the data: each trajectory goes to one of them, whoever is free. The first executor alone knows
+the workers and gives all orders; this one reports what it has learned from, and the next order for that shard
+is played by this one's agent. So no agent trains only on what it made itself. Tests are played here.
+"""
+
+import time
+import uuid
+from collections import deque
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import yaml
+from aio_pika.abc import AbstractIncomingMessage
+
+from manyhands import wire
+from manyhands.channels.amqp_link import Address, BrokerError, Link
+from manyhands.channels.amqp_names import Names
+from manyhands.channels.base import WorkerStatus
+from manyhands.collect.collector import Collector
+from manyhands.config import Config
+from manyhands.errors import UsageError, WireError
+from manyhands.experience import LaneState, ShardState, Trajectory
+from manyhands.orders import NEWEST, Event, Fault, Notice, Order, Over, Task, Trial
+from manyhands.policy import Weights
+
+ASK_TIMEOUT = 15.0
+"""Seconds in which the run's first executor must answer; it may be in the middle of an update."""
+
+
+class JoinedChannel:
+    plays_here = False
+
+    def __init__(self, address: Address, run: str) -> None:
+        self.names = Names(run)
+        self.agent = uuid.uuid4().hex[:8]
+        self.task: Task | None = None
+        self.collector: Collector | None = None
+        self.weights: dict[int, Weights] = {}
+        self.trials: deque[Trial] = deque()
+        self.events: deque[Event] = deque()
+        self.arrivals: SimpleQueue[Any] = SimpleQueue()
+        self.accepted: dict[tuple[int, int], tuple[str, AbstractIncomingMessage, int]] = {}
+        self.seen: deque[str] = deque(maxlen=10_000)
+        self.finished = False
+        self.link = Link(address, self._declare, 1, changed=self._changed)
+        self.link.start()
+
+    def config(self) -> Config:
+        """The run's settings, from its first executor."""
+        ask = wire.encode(wire.Message("ask", "", {"inbox": self.inbox}))
+        deadline = time.monotonic() + ASK_TIMEOUT
+        asked = 0.0
+        while (now := time.monotonic()) < deadline:
+            if now - asked > 1.0:
+                asked = now
+                self.link.send("", self.names.meta_queue, ask)
+            try:
+                kind, *facts = self.arrivals.get(timeout=0.2)
+            except Empty:
+                continue
+            if kind == "settings":
+                config = Config.from_plain(yaml.safe_load(facts[0]))
+                if config.run.mode != "async":
+                    raise UsageError(f"{self.names.run} is {config.run.mode}; only async runs can be joined")
+                return config
+        raise BrokerError(f"no executor of a run {self.names.run!r} answers at {self.link.address}")
+
+    def start(self, task: Task, shards: int) -> None:
+        """Takes part from now on."""
+        self.task = task
+        self.collector = Collector(task, "this executor", self._report)
+        self.link.run(self._consume(self.link, shards), ASK_TIMEOUT)
+
+    async def _declare(self, link: Link) -> None:
+        self.inbox = f"manyhands.executor.{self.agent}.{link.generation}"
+        inbox = await link.orderly.declare_queue(self.inbox, exclusive=True, auto_delete=True)
+
+        async def on_message(message: AbstractIncomingMessage) -> None:
+            self._hear(message)
+
+        await inbox.consume(on_message, no_ack=True)
+        if self.task is not None:
+            await self._consume(link, 1)
+
+    async def _consume(self, link: Link, prefetch: int) -> None:
+        inbox = await link.orderly.get_queue(self.inbox, ensure=False)
+        await inbox.bind(self.names.model_exchange)
+        await link.orderly.set_qos(prefetch)
+        data_queue = await link.orderly.get_queue(self.names.data_queue, ensure=False)
+        generation = link.generation
+
+        async def on_data(message: AbstractIncomingMessage) -> None:
+            self._hear_data(message, generation)
+
+        await data_queue.consume(on_data)
+
+    def _hear(self, message: AbstractIncomingMessage) -> None:
+        try:
+            heard = wire.decode(message.body)
+            if heard.kind == "settings":
+                self.arrivals.put(("settings", str(heard.meta["config"])))
+            elif heard.kind == "finish":
+                self.arrivals.put(("event", Over(str(heard.meta["reason"]))))
+        except (WireError, KeyError) as error:
+            self.arrivals.put(("event", Notice("broker", f"a foreign message was dropped: {error}")))
+
+    def _hear_data(self, message: AbstractIncomingMessage, generation: int) -> None:
+        assert self.task is not None
+        try:
+            trajectory = wire.decode_trajectory(message.body, self.task.layout, self.task.spec.schema)
+        except WireError as error:
+            self.link.acknowledge(message, generation)
+            self.arrivals.put(("event", Notice("data_queue", f"a foreign message was dropped: {error}")))
+            return
+        self.arrivals.put(("data", trajectory, message, generation))
+
+    def _changed(self, text: str) -> None:
+        self.arrivals.put(("event", Notice("broker", text)))
+
+    def _report(self, event: Fault | Notice) -> None:
+        self.events.append(event)
+
+    def publish(self, weights: Weights) -> None:
+        self.weights = {weights.version: weights, NEWEST: weights}
+        headers = {"run": self.names.run, "agent": self.agent}
+        self.link.send(self.names.model_exchange, "", wire.encode_weights(weights), headers=headers)
+
+    def order(self, order: Order | Trial) -> None:
+        """Rollouts are the first executor's to order; `ack` has told it."""
+        if isinstance(order, Trial):
+            self.trials.append(order)
+
+    def receive(self, timeout: float) -> Event | None:
+        if self.trials:
+            assert self.collector is not None
+            trial = self.trials.popleft()
+            return self.collector.test(trial, self.weights[trial.version])
+        deadline = time.monotonic() + timeout
+        while not self.events:
+            try:
+                arrival = self.arrivals.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                return None
+            match arrival:
+                case ("data", Trajectory() as trajectory, message, generation):
+                    self._accept(trajectory, message, generation)
+                case ("event", event):
+                    self.events.append(event)
+        return self.events.popleft()
+
+    def _accept(self, trajectory: Trajectory, message: AbstractIncomingMessage, generation: int) -> None:
+        identity = message.message_id or ""
+        key = (trajectory.shard, trajectory.sequence)
+        if identity in self.seen:
+            if key in self.accepted and self.accepted[key][0] == identity:
+                self.accepted[key] = identity, message, generation
+            else:
+                self.link.acknowledge(message, generation)
+            return
+        self.seen.append(identity)
+        self.accepted[key] = identity, message, generation
+        self.events.append(trajectory)
+
+    def ack(self, trajectory: Trajectory) -> None:
+        """First the news, then the acknowledgement: a crash in between makes a duplicate, never a loss."""
+        identity, message, generation = self.accepted.pop((trajectory.shard, trajectory.sequence))
+        lanes = tuple(
+            LaneState(int(episode), trajectory.action[:0, lane], trajectory.last_obs[lane], lost=True)
+            for lane, episode in enumerate(trajectory.episode)
+        )
+        state = ShardState(trajectory.sequence + 1, lanes)
+        meta, arrays = wire.pack_states({trajectory.shard: state})
+        meta |= {"order": identity, "agent": self.agent}
+        told = self.link.deliver(
+            self.names.meta_queue, wire.encode(wire.Message("settled", "", meta, arrays)), identity
+        )
+        told.add_done_callback(lambda _: self.link.acknowledge(message, generation))
+
+    def workers(self) -> list[WorkerStatus]:
+        return []
+
+    def backlog(self) -> None:
+        return None
+
+    def finish(self, reason: str) -> None:
+        if self.finished:
+            return
+        self.finished = True
+        if self.collector is not None:
+            self.collector.close()
+        self.link.close()
+
+    def end_run(self, reason: str) -> None:
+        """Tells the first executor that its run has reached its goal here."""
+        raw = wire.encode(wire.Message("over", "", {"reason": reason}))
+        self.link.deliver(self.names.meta_queue, raw, f"{self.agent}-over").result(5.0)

@@ -1,0 +1,349 @@
+"""The worker's half of the channel over RabbitMQ: one hand, which plays for every run that wants it.
+
+A hand knows nothing but the broker. It says hello in the lobby, joins every run that makes an offer it can
+play, and plays their orders in the order they come. When its connection breaks it forgets everything and
+joins anew; the executors have noticed by then and have given its orders to others.
+"""
+
+import asyncio
+import fnmatch
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from aio_pika import ExchangeType
+from aio_pika.abc import AbstractIncomingMessage
+
+from manyhands import wire
+from manyhands.channels.amqp_link import Address, Link
+from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names, Report
+from manyhands.collect.collector import Collector
+from manyhands.collect.signs import BUSY, HANG_TIMEOUT
+from manyhands.envs import make as envs
+from manyhands.errors import ManyhandsError, UsageError, WireError
+from manyhands.experience import Array, Trajectory
+from manyhands.orders import NEWEST, Fault, Notice, Order, Task, Trial, Verdict
+from manyhands.policy import Weights
+
+POLL = 0.2
+HELLO_INTERVAL = 5.0
+"""Seconds between two questions of a hand that no run wants."""
+REPORT_INTERVAL = 1.0
+VERSIONS = 4
+"""Versions of the weights that a hand keeps of every run."""
+WEIGHTS_TIMEOUT = 30.0
+"""Seconds that an order waits for the weights that were sent before it."""
+PREFETCH = 100
+"""Messages on their way to an inbox."""
+
+
+class ConnectionReplacedError(Exception):
+    """The connection is another one; what was under way is void."""
+
+
+class Session:
+    """A hand's part in one run; the worker's half of the channel for it."""
+
+    def __init__(self, hand: "Hand", run: str, epoch: str, task: Task, hang_timeout: float) -> None:
+        self.hand, self.names, self.epoch, self._task = hand, Names(run), epoch, task
+        self.hang_timeout = hang_timeout
+        self.report_card = hand.introduction()
+        self.versions: dict[str, dict[int, Weights]] = {"": {}}  # by agent
+        self.arrived = threading.Condition()
+        self.order_id = self.agent = ""
+        self.collector: Collector | None = None
+        self.sending: Future[bool] | None = None
+
+    def task(self) -> Task:
+        return self._task
+
+    def hear_weights(self, raw: bytes, agent: str) -> None:
+        weights = wire.decode_weights(raw, self._task.spec)
+        with self.arrived:
+            versions = self.versions.setdefault(agent, {})
+            versions[weights.version] = weights
+            for version in sorted(versions)[:-VERSIONS]:
+                del versions[version]
+            self.arrived.notify_all()
+
+    def weights(self, version: int) -> Weights:
+        deadline = time.monotonic() + WEIGHTS_TIMEOUT
+        with self.arrived:
+            while True:
+                versions = self.versions.get(self.agent) or self.versions[""]
+                if version == NEWEST and versions:
+                    return versions[max(versions)]
+                if version in versions:
+                    return versions[version]
+                self.hand.check_connection()
+                if time.monotonic() > deadline:
+                    raise WireError(f"weights of version {version} never came")
+                self.arrived.wait(POLL)
+
+    def arrays(self, order: Order) -> dict[str, Array]:
+        return self._task.layout.allocate()
+
+    def send(self, made: Trajectory | Verdict) -> None:
+        """Waits for the one before: a full queue holds its maker up."""
+        card, link = self.report_card, self.hand.link
+        if isinstance(made, Verdict):
+            message = made.to_message()
+            raw = wire.encode(wire.Message("verdict", "", {**message.meta, "order": self.order_id}))
+            link.deliver(self.names.meta_queue, raw, self.order_id)
+            return
+        began = time.monotonic()
+        self.settle()
+        self.report_card = replace(
+            self.report_card,
+            steps=card.steps + made.steps,
+            episodes=card.episodes + len(made.episode_return),
+            return_sum=card.return_sum + float(made.episode_return.sum()),
+            playing=card.playing + made.seconds,
+            blocked=card.blocked + time.monotonic() - began,
+            sent=self.report_card.sent,
+            version=made.version,
+        )
+        raw = wire.encode_trajectory(made, self._task.spec.schema)
+        self.sending = link.deliver(self.names.data_queue, raw, self.order_id)
+
+    def settle(self) -> None:
+        """Waits until the broker has what was sent last."""
+        while self.sending is not None:
+            try:
+                delivered = self.sending.result(POLL)
+            except TimeoutError:
+                self.hand.check_connection()
+                continue
+            self.sending = None
+            self.report_card = replace(self.report_card, sent=self.report_card.sent + delivered)
+
+    def report(self, event: Fault | Notice) -> None:
+        message = event.to_message() if isinstance(event, Fault) else self._words("notice", event.text)
+        self.tell(message)
+
+    def tell(self, message: wire.Message) -> None:
+        self.hand.link.send("", self.names.meta_queue, wire.encode(message))
+
+    def say(self, kind: str, text: str) -> None:
+        self.tell(self._words(kind, text))
+
+    def _words(self, kind: str, text: str) -> wire.Message:
+        return wire.Message(kind, "", {"hand": self.hand.inbox, "text": text})
+
+    def open(self, progress: memoryview | None) -> None:
+        self.collector = Collector(self._task, self.hand.worker, self.report, None, progress)
+
+    def close(self) -> None:
+        if self.collector is not None:
+            self.collector.close()
+
+
+class Hand:
+    def __init__(
+        self,
+        address: Address,
+        worker: str,
+        process: str,
+        allowed: list[str],
+        progress: memoryview | None,
+        once: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.worker, self.process, self.allowed = worker, process, allowed
+        self.progress, self.once, self.say = progress, once, say
+        self.inbox = ""
+        self.generation = 0
+        self.sessions: dict[str, Session] = {}
+        self.refused: set[str] = set()  # epochs
+        self.todo: SimpleQueue[Any] = SimpleQueue()
+        self.leaving = False
+        self.link = Link(address, self._declare, PREFETCH, changed=say)
+        self.link.start(patient=True)
+
+    def introduction(self) -> Report:
+        return Report(self.inbox, self.worker, socket.gethostname(), os.getpid())
+
+    async def _declare(self, link: Link) -> None:
+        generation = link.generation
+        self.inbox = f"{self.process}.{generation}"
+        inbox = await link.orderly.declare_queue(self.inbox, exclusive=True, auto_delete=True)
+        await link.orderly.declare_exchange(TO_EXECUTORS, ExchangeType.FANOUT, durable=True)
+        floor = await link.orderly.declare_exchange(TO_WORKERS, ExchangeType.FANOUT, durable=True)
+        await inbox.bind(floor)
+
+        async def on_message(message: AbstractIncomingMessage) -> None:
+            self._hear(message, generation)
+
+        await inbox.consume(on_message, no_ack=True)
+        self.reporting = asyncio.create_task(self._report(generation))
+
+    async def _report(self, generation: int) -> None:
+        """Every second, whatever the environments do."""
+        while generation == self.link.generation and not self.link.closing:
+            for session in list(self.sessions.values()):
+                if session.collector is not None:
+                    session.tell(session.report_card.to_message("report"))
+            await asyncio.sleep(REPORT_INTERVAL)
+
+    def _hear(self, message: AbstractIncomingMessage, generation: int) -> None:
+        """In the link's thread: weights are put where they belong, all else waits its turn."""
+        try:
+            heard = wire.decode(message.body)
+            if heard.kind == "weights":
+                session = self.sessions.get(str(message.headers.get("run")))
+                if session is not None:
+                    session.hear_weights(message.body, str(message.headers.get("agent", "")))
+            elif heard.kind != "knock":
+                self.todo.put((generation, heard))
+        except WireError as error:
+            self.say(f"a message that is none of ours was dropped: {error}")
+
+    def check_connection(self) -> None:
+        if self.generation != self.link.generation or not self.link.up.is_set():
+            raise ConnectionReplacedError
+
+    def serve(self) -> None:
+        """Until told to leave; with `once`, until the first run is over."""
+        asked = 0.0
+        while not self.leaving:
+            if self.generation != self.link.generation:
+                self._forget()
+                asked = 0.0
+            if not self.sessions and time.monotonic() - asked > HELLO_INTERVAL:
+                asked = time.monotonic()
+                self.link.send(TO_EXECUTORS, "", wire.encode(self.introduction().to_message("hello")))
+            began = time.monotonic()
+            try:
+                generation, message = self.todo.get(timeout=POLL)
+            except Empty:
+                self._note_idle(began)
+                continue
+            self._note_idle(began)
+            if generation != self.link.generation:
+                continue
+            try:
+                self._do(message)
+            except ConnectionReplacedError:
+                continue
+            except (WireError, KeyError, TypeError, ValueError) as error:
+                self.say(f"a message that cannot be followed was dropped: {error!r}")
+
+    def _note_idle(self, began: float) -> None:
+        for session in self.sessions.values():
+            card = session.report_card
+            session.report_card = replace(card, idle=card.idle + time.monotonic() - began)
+
+    def _forget(self) -> None:
+        """A new connection: no executor knows this hand any more."""
+        self.generation = self.link.generation
+        for session in self.sessions.values():
+            session.close()
+        self.sessions.clear()
+        self.refused.clear()
+
+    def _do(self, message: wire.Message) -> None:
+        match message.kind:
+            case "offer":
+                self._consider(message)
+            case "order" | "trial" | "release":
+                session = self.sessions.get(str(message.meta["run"]))
+                if session is not None:
+                    self._play(session, message)
+            case "finish":
+                self._finish(str(message.meta["run"]), str(message.meta["reason"]))
+            case kind:
+                raise WireError(f"a message of kind {kind!r}")
+
+    def _consider(self, message: wire.Message) -> None:
+        run, epoch = str(message.meta["run"]), str(message.meta["epoch"])
+        known = self.sessions.get(run)
+        if (known is not None and known.epoch == epoch) or epoch in self.refused:
+            return
+        if known is not None:
+            self.sessions.pop(run).close()
+        task = Task.from_message(wire.Message("task", message.schema, message.meta["task"]))
+        session = Session(self, run, epoch, task, float(message.meta["hang_timeout"]))
+        try:
+            self._check_environment(task)
+        except ManyhandsError as error:
+            self.refused.add(epoch)
+            self.say(f"{run}: {error}")
+            session.say("refuse", f"cannot play: {error}")
+            return
+        self._join(session)
+
+    def _check_environment(self, task: Task) -> None:
+        """An id with a colon imports a module, so its owner must have allowed it."""
+        name = task.env.id
+        if ":" in name and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.allowed):
+            raise UsageError(f"{name} is not allowed here; start the worker with --allow-env {name!r}")
+        envs.make(task.env).close()
+
+    def _join(self, session: Session) -> None:
+        session.open(self.progress)
+        self.sessions[session.names.run] = session
+        self.link.run(self._bind(session.names), WEIGHTS_TIMEOUT)
+        session.report_card = replace(session.report_card, hand=self.inbox)
+        session.tell(session.report_card.to_message("join"))
+        self.say(f"plays {session.task().env.id} for {session.names.run}")
+
+    async def _bind(self, names: Names) -> None:
+        inbox = await self.link.orderly.get_queue(self.inbox, ensure=False)
+        await inbox.bind(names.model_exchange)
+
+    def _play(self, session: Session, message: wire.Message) -> None:
+        from manyhands.roles.worker import fulfil
+
+        assert session.collector is not None
+        if message.kind == "release":
+            session.collector.drop(int(message.meta["shard"]))
+            meta = {"hand": self.inbox, "shard": int(message.meta["shard"])}
+            session.settle()
+            session.tell(wire.Message("released", "", meta))
+            return
+        plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
+        stripped = replace(message, meta=plain)
+        order = Order.from_message(stripped) if message.kind == "order" else Trial.from_message(stripped)
+        session.order_id, session.agent = str(message.meta["order"]), getattr(order, "agent", "")
+        if self.progress is not None:
+            self.progress[HANG_TIMEOUT] = int(1000 * session.hang_timeout)
+            self.progress[BUSY] = 1
+        try:
+            fulfil(order, session, session.collector)
+        except ManyhandsError as error:
+            self._fail(session, str(error))
+        finally:
+            if self.progress is not None:
+                self.progress[BUSY] = 0
+
+    def _fail(self, session: Session, text: str) -> None:
+        """Tells the executor, which counts it, and joins again with new environments."""
+        session.say("failed", text)
+        session.close()
+        self._join(Session(self, session.names.run, session.epoch, session.task(), session.hang_timeout))
+
+    def _finish(self, run: str, reason: str) -> None:
+        session = self.sessions.pop(run, None)
+        if session is None:
+            return
+        session.tell(session.report_card.to_message("protocol"))
+        session.close()
+        card = session.report_card
+        self.say(f"{run}: {reason}; played {card.steps:,} steps, {card.episodes:,} episodes")
+        if self.once:
+            self.leaving = True
+
+    def leave(self) -> None:
+        """Says goodbye to every run and closes the connection."""
+        self.leaving = True
+        for session in self.sessions.values():
+            session.tell(session.report_card.to_message("protocol"))
+            session.close()
+        self.sessions.clear()
+        self.link.close()

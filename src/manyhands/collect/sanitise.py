@@ -1,0 +1,67 @@
+"""Which of the data is worth learning from: the choice of training data for supervised agents.
+
+Pure functions of arrays. An episode has rewards [n] and a score, their sum; a choice is a weight per action,
+0 for those that are left out.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from manyhands.experience import Array
+from manyhands.policy import Float32
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Constants chosen by hand: the published way."""
+
+    keep: float
+    """An episode with a score above this is taken whole."""
+    clean: float | None
+    """One above this is cleaned; None cleans none."""
+    level: float = 0.4
+    """Of a cleaned episode, actions whose reward lies above this on a scale of 0 to 1 are taken."""
+
+
+PUBLISHED = {
+    "published-1": Threshold(0.0, -400.0),
+    "published-2": Threshold(0.0, -400.0),
+    "published-3": Threshold(100.0, -50.0),
+    "published-4": Threshold(150.0, None),
+}
+"""The four settings that were tried on LunarLander. The first two differ in how the workers played."""
+
+
+def threshold(reward: Array, setting: Threshold) -> Float32:
+    """1 for every action that is taken, 0 for the rest; [n] from the rewards [n] of one episode.
+
+    Rewards that are all the same cannot tell good actions from bad ones, so cleaning takes none of them.
+    """
+    score = float(reward.sum(dtype=np.float64))
+    if score > setting.keep:
+        return np.ones(len(reward), np.float32)
+    if setting.clean is None or score <= setting.clean:
+        return np.zeros(len(reward), np.float32)
+    low, high = reward.min(), reward.max()
+    if high == low:
+        return np.zeros(len(reward), np.float32)
+    taken: Float32 = ((reward - low) / (high - low) > setting.level).astype(np.float32)
+    return taken
+
+
+def elite(recent: Array, share: float) -> float:
+    """The score that the best `share` of recent episodes reach: the (1 - share) quantile of their scores [e].
+
+    It moves with the agent: what was among the best yesterday is not today, and no one chooses a constant.
+    """
+    return float(np.quantile(recent, 1.0 - share, method="higher"))
+
+
+def advantage(advantages: Array, temperature: float, limit: float) -> Float32:
+    """min(exp(A / temperature), limit), the weights of advantage-weighted regression (Peng et al. 2019).
+
+    Every action is taken, good ones more than bad ones; the limit keeps one lucky action from being all.
+    """
+    exponent = np.minimum(advantages.astype(np.float64) / temperature, np.log(limit))
+    return np.exp(exponent).astype(np.float32)

@@ -1,0 +1,195 @@
+"""A private RabbitMQ node for trying things out: all of it in one directory, nothing left behind."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from manyhands.errors import RunError, UsageError
+
+START_TIMEOUT = 90.0
+STOP_TIMEOUT = 20.0
+SERVERS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
+"""The first does not insist on the system's own user and directories."""
+
+
+@dataclass
+class Broker:
+    """Listens on loopback for `guest`, or elsewhere for a user of its own with a password."""
+
+    host: str = "127.0.0.1"
+    port: int = 0  # 0 takes a free one
+    directory: Path | None = None  # kept when given, so that durable queues survive; else a temporary one
+    certificate: Path | None = None
+    key: Path | None = None
+    user: str = "manyhands"
+    password: str = field(default="", repr=False)
+    memory: str = "0.4"
+    """The part of the machine's memory, or the amount, from which on the broker holds publishers up."""
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise UsageError("--tls-cert and --tls-key go together")
+        for file in (self.certificate, self.key):
+            if file is not None and not file.is_file():
+                raise UsageError(f"there is no file {file}")
+        try:
+            self.loopback = self.host == "localhost" or ip_address(self.host).is_loopback
+        except ValueError:
+            raise UsageError(
+                f"--listen {self.host!r} is not an address such as 127.0.0.1 or 0.0.0.0"
+            ) from None
+        if not self.password:
+            self.password = secrets.token_urlsafe(18)
+        self.port = self.port or _free_port()
+        self.temporary = self.directory is None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        scheme = "amqps" if self.certificate else "amqp"
+        host = self.host if self.host != "0.0.0.0" else socket.gethostname()
+        return f"{scheme}://{quote(self.user)}:{quote(self.password, safe='')}@{host}:{self.port}/"
+
+    def start(self) -> Self:
+        server = next((found for name in SERVERS if (found := shutil.which(name))), None)
+        if server is None:
+            raise RunError(
+                "RabbitMQ is not installed; on Debian or Ubuntu: sudo apt-get install rabbitmq-server"
+            )
+        if self.directory is None:
+            self.directory = Path(tempfile.mkdtemp(prefix="manyhands-broker-"))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.home = self.directory.resolve()
+        (self.home / "plugins").write_text("[].\n")
+        (self.home / "rabbitmq.conf").write_text(self._settings())
+        (self.home / "rabbitmq.conf").chmod(0o600)
+        self.environment = self._environment()
+        with (self.home / "output.txt").open("ab") as output:
+            self.process = subprocess.Popen(
+                [server], env=self.environment, stdout=output, stderr=output, process_group=0
+            )
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _settings(self) -> str:
+        kind = "ssl" if self.certificate else "tcp"
+        lines = [
+            f"listeners.{kind}.default = {self.host}:{self.port}",
+            f"default_user = {self.user}",
+            f"default_pass = {self.password}",
+            "loopback_users = none",
+            f"vm_memory_high_watermark.{'relative' if '.' in self.memory else 'absolute'} = {self.memory}",
+            "disk_free_limit.absolute = 50MB",
+        ]
+        if self.certificate and self.key:
+            lines += [
+                "listeners.tcp = none",
+                f"ssl_options.certfile = {self.certificate.resolve()}",
+                f"ssl_options.keyfile = {self.key.resolve()}",
+                "ssl_options.verify = verify_none",
+            ]
+        return "\n".join(lines) + "\n"
+
+    def _environment(self) -> dict[str, str]:
+        # Names and ports of its own, on loopback. Schedulers that do not spin leave the cores to the players.
+        distribution, mapper = _free_port(), _free_port()
+        erlang = "+sbwt none +sbwtdcpu none +sbwtdio none"
+        return {
+            **os.environ,
+            "HOME": str(self.home),
+            "RABBITMQ_NODENAME": f"manyhands-{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_MNESIA_BASE": str(self.home / "data"),
+            "RABBITMQ_LOG_BASE": str(self.home / "log"),
+            "RABBITMQ_CONFIG_FILE": str(self.home / "rabbitmq.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.home / "plugins"),
+            "RABBITMQ_PID_FILE": str(self.home / "pid"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{erlang} -kernel inet_dist_use_interface {{127,0,0,1}}",
+            "ERL_EPMD_PORT": str(mapper),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+        }
+
+    def _wait(self) -> None:
+        """Until it accepts connections."""
+        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
+        deadline = time.monotonic() + START_TIMEOUT
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                raise RunError(f"RabbitMQ did not start: {self._last_words()}")
+            with suppress(OSError), socket.create_connection((host, self.port), 1.0):
+                return
+            time.sleep(0.1)
+        raise RunError(f"RabbitMQ did not answer within {START_TIMEOUT:g} s: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        lines = (self.home / "output.txt").read_text(errors="replace").split("\n")
+        telling = [line.strip() for line in lines if "error" in line.lower() and line.strip()]
+        return telling[-1] if telling else f"see {self.home / 'output.txt'}"
+
+    def kill(self) -> None:
+        """As a power cut would."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+        self._end_mapper()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_TIMEOUT)
+            self.kill()
+        if self.temporary and self.directory is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory = None
+
+    def _end_mapper(self) -> None:
+        """Erlang's port mapper outlives its node; this one is ours alone."""
+        if mapper := shutil.which("epmd"):
+            subprocess.run(
+                [mapper, "-kill"], env=self.environment, capture_output=True, timeout=10, check=False
+            )
+
+    def resident_megabytes(self) -> float:
+        """Of the node: the largest process of its group."""
+        assert self.process is not None
+        sizes = [0.0]
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError, ValueError, IndexError):
+                fields = status.read_text().rpartition(")")[2].split()
+                if int(fields[2]) == self.process.pid:
+                    pages = int((status.parent / "statm").read_text().split()[1])
+                    sizes.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+        return max(sizes)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

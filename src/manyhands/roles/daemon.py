@@ -1,0 +1,184 @@
+"""The worker as a daemon: starts hands, watches them, and starts them again.
+
+The hands are processes of their own, so an environment that crashes or hangs takes one of them and no more.
+Their supervisor reads their signs of life and tells the executors how a hand ended.
+"""
+
+import mmap
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+
+from manyhands import wire
+from manyhands.channels import shared
+from manyhands.channels.amqp_link import Address, Link
+from manyhands.channels.amqp_names import TO_EXECUTORS
+from manyhands.channels.processes import CRASHES, describe_exit, resident_megabytes
+from manyhands.collect.signs import BEATS, BUSY, BYTES, EPISODE, HANG_TIMEOUT, LANE
+from manyhands.config import RunConfig
+from manyhands.errors import RunError
+
+POLL = 0.1
+GRACE = 3.0
+"""Seconds that a hand has to leave by itself."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+"""Seconds before a hand that failed is started again, doubling while it keeps failing."""
+SETTLED = 60.0
+"""A hand that lived this long is not a failing one."""
+
+
+@dataclass(eq=False)
+class Watched:
+    """A hand as its supervisor keeps it."""
+
+    index: int
+    name: str  # of the process; its inboxes start with it
+    process: subprocess.Popen[str]
+    progress: memoryview
+    started: float
+    beats: int = 0
+    beaten: float = 0.0
+    reason: str = ""  # why it was killed
+
+
+class Daemon:
+    def __init__(self, url: str, procs: int, name: str, once: bool, allowed: list[str]) -> None:
+        self.url, self.procs, self.name, self.once = url, procs, name, once
+        self.allowed = allowed
+        self.stopping = threading.Event()
+        self.pauses = [FIRST_PAUSE] * procs
+        self.due: dict[int, float] = dict.fromkeys(range(procs), 0.0)  # index: when to start it
+        self.hands: list[Watched] = []
+        self.code = 0
+
+    def run(self) -> int:
+        self.link = Link(Address.parse(self.url), _nothing, 1, changed=lambda text: None)
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while not self.stopping.is_set() and (self.hands or self.due):
+                for index in [i for i, due in self.due.items() if due <= time.monotonic()]:
+                    del self.due[index]
+                    self._start(index)
+                for hand in list(self.hands):
+                    self._watch(hand)
+                self.stopping.wait(POLL)
+        finally:
+            self._end()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self.code
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stopping.set()
+
+    def _start(self, index: int) -> None:
+        progress_file = shared.create(BYTES)
+        name = f"manyhands.hand.{self.name}.{uuid.uuid4().hex[:8]}-{index}"
+        command = [sys.executable, "-m", "manyhands.roles.hand", "--parent", str(os.getpid())]
+        command += ["--progress", str(progress_file), "--worker", self.name, "--process", name]
+        command += ["--once"] * self.once
+        for pattern in self.allowed:
+            command += ["--allow-env", pattern]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        process = subprocess.Popen(
+            command,
+            pass_fds=[progress_file],
+            env=environment,
+            stdin=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+        assert process.stdin is not None
+        process.stdin.write(self.url + "\n")
+        process.stdin.close()
+        progress = memoryview(mmap.mmap(progress_file, BYTES)).cast("q")
+        os.close(progress_file)
+        now = time.monotonic()
+        self.hands.append(Watched(index, name, process, progress, now, beaten=now))
+
+    def _watch(self, hand: Watched) -> None:
+        code = hand.process.poll()
+        if code is not None:
+            self._bury(hand, code)
+            return
+        now, signs = time.monotonic(), hand.progress
+        if signs[BEATS] != hand.beats or not signs[BUSY]:
+            hand.beats, hand.beaten = signs[BEATS], now
+        allowed = signs[HANG_TIMEOUT] / 1000
+        if signs[BUSY] and now - hand.beaten > allowed:
+            hand.reason = f"an environment step took longer than {allowed:g} s"
+            hand.process.kill()
+        size, limit = resident_megabytes(hand.process.pid), RunConfig.worker_memory
+        if size > limit and not hand.reason:
+            hand.reason = f"it held {size:.0f} MB, more than {limit}"
+            hand.process.kill()
+
+    def _bury(self, hand: Watched, code: int) -> None:
+        self.hands.remove(hand)
+        self._kill_group(hand)
+        if code == 0 and self.once:
+            return
+        if code > 0 and time.monotonic() - hand.started < SETTLED and not hand.progress[BEATS]:
+            # It never played: a wrong password, a wrong certificate. The next one would fare no better.
+            self.code = code
+            self.stopping.set()
+            return
+        reason = hand.reason or describe_exit(code)
+        guilty = bool(hand.progress[BUSY]) and (-code in CRASHES or code > 0 or "longer" in hand.reason)
+        meta = {
+            "process": hand.name,
+            "reason": reason,
+            "guilty": guilty,
+            "lane": int(hand.progress[LANE]),
+            "episode": int(hand.progress[EPISODE]),
+        }
+        print(f"{hand.name.rpartition('.')[2]}: {reason}; starting another", flush=True)
+        self._tell(wire.Message("gone", "", meta))
+        now = time.monotonic()
+        if now - hand.started > SETTLED:
+            self.pauses[hand.index] = FIRST_PAUSE
+        self.due[hand.index] = now + self.pauses[hand.index] * random.uniform(0.5, 1.0)
+        self.pauses[hand.index] = min(2 * self.pauses[hand.index], LONGEST_PAUSE)
+
+    def _tell(self, message: wire.Message) -> None:
+        """Executors that cannot be told find out by themselves, a little later."""
+        try:
+            if self.link.generation == 0:
+                self.link.start()
+            self.link.send(TO_EXECUTORS, "", wire.encode(message))
+        except RunError:
+            return
+
+    def _end(self) -> None:
+        for hand in self.hands:
+            hand.process.terminate()
+        deadline = time.monotonic() + GRACE
+        for hand in self.hands:
+            with suppress(subprocess.TimeoutExpired):
+                hand.process.wait(max(0.0, deadline - time.monotonic()))
+            self._kill_group(hand)
+            hand.process.wait()
+        self.link.close()
+
+    def _kill_group(self, hand: Watched) -> None:
+        """Whatever an environment has started goes with its hand."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(hand.process.pid, signal.SIGKILL)
+
+
+async def _nothing(link: Link) -> None:
+    """The supervisor only talks."""
+
+
+def default_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"

@@ -1,0 +1,61 @@
+"""One process of a worker daemon: plays whatever the broker brings."""
+
+import argparse
+import mmap
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from manyhands.channels.amqp_link import Address
+from manyhands.channels.amqp_worker import Hand
+from manyhands.collect.signs import BYTES
+from manyhands.errors import ManyhandsError
+from manyhands.roles.worker import NICENESS, die_with_parent
+
+
+class Leave(BaseException):
+    """Asked to go; not an Exception, so that no environment's fault handling swallows it."""
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--parent", type=int)
+    parser.add_argument("--progress", type=int)
+    parser.add_argument("--worker")
+    parser.add_argument("--process")
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--allow-env", action="append", default=[])
+    options = parser.parse_args(arguments)
+    die_with_parent(options.parent)
+    os.nice(NICENESS)
+    sys.path.insert(0, os.getcwd())  # for environments by module:callable
+    url = sys.stdin.readline().strip()  # not an argument, because arguments are everyone's to read
+    progress = memoryview(mmap.mmap(options.progress, BYTES)).cast("q")
+
+    def say(text: str) -> None:
+        print(f"{options.process.rpartition('.')[2]}: {' '.join(text.split())}", flush=True)
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Leave
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the daemon decides
+    signal.signal(signal.SIGTERM, leave)
+    hand = None
+    try:
+        address = Address.parse(url)
+        hand = Hand(address, options.worker, options.process, options.allow_env, progress, options.once, say)
+        hand.serve()
+        hand.leave()
+    except Leave:
+        if hand is not None:
+            hand.leave()
+    except ManyhandsError as error:
+        print(f"manyhands: {error}", file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

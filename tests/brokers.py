@@ -1,0 +1,56 @@
+"""A real RabbitMQ for the tests, and workers at it."""
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from manyhands.roles.broker import Broker
+
+TESTS = Path(__file__).parent
+GRACE = 10.0
+
+
+@cache
+def broker() -> Broker:
+    """One private node for all tests of a session."""
+    node = Broker().start()
+    atexit.register(node.stop)
+    return node
+
+
+class Workers:
+    """A worker daemon, `manyhands worker`, as a process of its own."""
+
+    def __init__(self, url: str, procs: int = 1, *more: str) -> None:
+        command = [sys.executable, "-m", "manyhands.cli", "worker", url, "--procs", str(procs)]
+        command += ["--allow-env", "small_envs:*", *more]
+        environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+        self.process = subprocess.Popen(command, env=environment, process_group=0)
+
+    def hands(self) -> list[int]:
+        """The processes that play."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(child) for child in children.split()]
+
+    def kill(self) -> None:
+        """The daemon and its hands at once, as a power cut would."""
+        for process in [*self.hands(), self.process.pid]:
+            os.kill(process, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(GRACE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(GRACE)
