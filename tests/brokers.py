@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -23,13 +25,21 @@ def broker() -> Broker:
     return node
 
 
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
 class Workers:
     """A worker daemon, `manyhands worker`, as a process of its own."""
 
-    def __init__(self, url: str, procs: int = 1, *more: str) -> None:
-        command = [sys.executable, "-m", "manyhands.cli", "worker", url, "--procs", str(procs)]
-        command += ["--allow-env", "small_envs:*", *more]
-        environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    def __init__(self, url: str, procs: int = 1, patterns: tuple[str, ...] = ("small_envs:*",)) -> None:
+        command = [sys.executable, "-m", "manyhands.cli", "worker", "--procs", str(procs)]
+        for pattern in patterns:
+            command += ["--allow-env", pattern]
+        environment = {**os.environ, "PYTHONPATH": str(TESTS), "MANYHANDS_CHANNEL": url}
         self.process = subprocess.Popen(command, env=environment, process_group=0)
 
     def hands(self) -> list[int]:

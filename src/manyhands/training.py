@@ -76,11 +76,11 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
     return Plan(config, spaces, task, solved_at, callable_env)
 
 
-def open_channel(plan: Plan, broker: str | None = None, path: Path | None = None) -> ExecutorChannel:
+def open_channel(plan: Plan, broker: str | None, path: Path) -> ExecutorChannel:
     """A broker's workers, worker processes, or none. More workers than shards would have nothing to do."""
     config = plan.config
     if broker is not None:
-        return _open_broker(plan, broker, path or Path("run"))
+        return _open_broker(plan, broker, path)
     workers = config.run.workers if config.run.workers >= 0 else usable_cores()
     workers = min(workers, config.collect.shards)
     if workers == 0:
@@ -180,13 +180,17 @@ def train(
             held.enter_context(resume.lock())
         resumed = _last_checkpoint(resume, planned)
         first = resumed.weights if resumed is not None else planned.first_weights()
-        opened = open_channel(planned, channel, path)
+        run = resume or store.create(path, config)
+        try:
+            opened = open_channel(planned, channel, run.path)
+        except BaseException:
+            if resume is None:
+                run.discard()
+            raise
         held.callback(opened.finish, "the run is over")
         if resume is None:
-            run = store.create(path, config)
             held.enter_context(run.lock())
         else:
-            run = resume
             run.save_config(config)
         for number in range(2, executors + 1):
             assert channel is not None

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, rows
 from manyhands.collect import sanitise
@@ -42,41 +43,39 @@ class Clone(OnPolicy):
         if self.scores:
             metrics["elite_score"] = sanitise.elite(np.array(self.scores), self.config.share)
         if len(chosen):
-            metrics |= self._imitate(chosen)
+            columns = (self.memory[name][chosen, None] for name in ("obs", "action", "weight"))
+            metrics |= self._imitate(*map(rows, columns))
         self.end(np.concatenate([trajectory.obs for trajectory in trajectories], axis=1))
         return metrics
 
-    def _imitate(self, chosen: Array) -> dict[str, float]:
-        """The loss is -mean w log pi(a | s) over the chosen pairs, for some epochs."""
+    def _learn_by_advantage(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """First the value, then the policy: A = return - V is only as good as V."""
         config = self.config
-        obs, action, weight = (rows(self.memory[name][chosen, None]) for name in ("obs", "action", "weight"))
+        batch, _, target = self.begin(trajectories)
+        obs, action, goal = rows(batch.obs), rows(batch.action), rows(target)
         for epoch in range(config.epochs):
-            for part in torch.split(self.shuffled(epoch, len(chosen)), config.minibatch):
-                coefficient = -weight[part] / len(part)
-                policy = self.descend_policy(obs[part], action[part], fixed(coefficient))
+            for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
+                self.descend_value(obs[part], goal[part])
+        value = self.evaluate(obs.numpy())
+        advantages = normalised(goal - torch.from_numpy(value)).numpy()
+        weights = sanitise.advantage(advantages, config.temperature, config.weight_limit)
+        policy = self._imitate(obs, action, torch.from_numpy(weights / weights.mean()))
+        self.end(batch.obs)
+        return {
+            **policy,
+            "effective_share": float(weights.sum() ** 2 / (weights**2).sum() / len(weights)),
+            "explained_variance": explained_variance(value, goal.numpy()),
+        }
+
+    def _imitate(self, obs: Tensor, action: Tensor, weight: Tensor) -> dict[str, float]:
+        """The loss is -mean w log pi(a | s), for some epochs."""
+        config = self.config
+        for epoch in range(config.epochs):
+            for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
+                policy = self.descend_policy(obs[part], action[part], fixed(-weight[part] / len(part)))
         return {
             "cross_entropy": -policy.log_prob.mean().item(),
             "entropy": policy.entropy().mean().item(),
-        }
-
-    def _learn_by_advantage(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        config = self.config
-        batch, advantage, target = self.begin(trajectories)
-        weights = sanitise.advantage(
-            normalised(rows(advantage)).numpy(), config.temperature, config.weight_limit
-        )
-        obs, action, goal = rows(batch.obs), rows(batch.action), rows(target)
-        weight = torch.from_numpy(weights / weights.mean())
-        for epoch in range(config.epochs):
-            for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
-                coefficient = -weight[part] / len(part)
-                losses = self.descend(obs[part], action[part], goal[part], fixed(coefficient))
-        self.end(batch.obs)
-        effective = float(weights.sum() ** 2 / (weights**2).sum() / len(weights))
-        return {
-            **losses.metrics(),
-            "effective_share": effective,  # of the actions, if all had the same weight
-            "explained_variance": explained_variance(batch.value, target),
         }
 
     def _episodes(self, trajectory: Trajectory) -> Iterator[dict[str, Array]]:
@@ -103,7 +102,7 @@ class Clone(OnPolicy):
         score = float(reward.sum(dtype=np.float64))
         self.scores.append(score)
         if self.config.choose == "elite":
-            weight = np.ones(len(reward), np.float32)
+            weight = sanitise.hopeful(reward, self.config.gamma, self.config.clean_level)
         else:
             weight = sanitise.threshold(reward, self.thresholds)
         taken = weight > 0

@@ -112,7 +112,7 @@ class AmqpChannel:
         self.settings = config.to_plain()
         self.hang_timeout = config.run.hang_timeout
         self.offer = b""
-        self.link = Link(address, self._declare, 2 * shards, self._returned, self._changed)
+        self.link = Link(address, self._declare, 2 * shards, self._missing, self._changed)
         self.link.start()
 
     async def _declare(self, link: Link) -> None:
@@ -162,6 +162,8 @@ class AmqpChannel:
         try:
             heard = wire.decode(message.body)
             match heard.kind:
+                case "hello" if self.finished:
+                    return
                 case "hello":
                     self.link.send("", Report.from_message(heard).hand, self.offer)
                 case "join" | "report" | "protocol":
@@ -203,8 +205,8 @@ class AmqpChannel:
         meta = {"run": self.names.run, "config": yaml.safe_dump(self.settings)}
         self.link.send("", inbox, wire.encode(wire.Message("settings", "", meta)))
 
-    def _returned(self, key: str) -> None:
-        self.arrivals.put(("missed", key))
+    def _missing(self, queue: str) -> None:
+        self.arrivals.put(("missed", queue))
 
     def _changed(self, text: str) -> None:
         self.arrivals.put(("event", Notice("broker", text)))
@@ -235,7 +237,7 @@ class AmqpChannel:
         message = order.to_message()
         meta = {**message.meta, "order": identity, "run": self.names.run}
         raw = wire.encode(wire.Message(message.kind, message.schema, meta, message.arrays))
-        self.link.send("", hand.name, raw, mandatory=True)
+        self.link.send("", hand.name, raw)
 
     def _hand_for(self, order: Order | Trial) -> Hand | None:
         """The holder of the shard; a shard that no one holds goes to the hand with the fewest."""
@@ -362,7 +364,7 @@ class AmqpChannel:
             self.moving[shard] = most.name
             fewest.shards.add(shard)
             meta = {"run": self.names.run, "shard": shard}
-            self.link.send("", most.name, wire.encode(wire.Message("release", "", meta)), mandatory=True)
+            self.link.send("", most.name, wire.encode(wire.Message("release", "", meta)))
 
     def _released(self, name: str, shard: int) -> None:
         if self.moving.get(shard) != name:
@@ -406,7 +408,7 @@ class AmqpChannel:
         self.probed = now
         knock = wire.encode(wire.Message("knock"))
         for name in self.hands:
-            self.link.send("", name, knock, mandatory=True)
+            self.link.knock(name, knock)
         if self.link.up.is_set():
             self.link.depth(self.names.data_queue).add_done_callback(self._note_depth)
         if self.hands or not self.waiting:

@@ -92,20 +92,20 @@ Setup = Callable[["Link"], Awaitable[None]]
 
 
 class Link:
-    """`setup` declares and consumes, anew on every connection; `returned` hears of unroutable keys."""
+    """`setup` declares and consumes, anew on every connection; `missing` hears of queues that are gone."""
 
     def __init__(
         self,
         address: Address,
         setup: Setup,
         prefetch: int,
-        returned: Callable[[str], None] = lambda key: None,
+        missing: Callable[[str], None] = lambda queue: None,
         changed: Callable[[str], None] = lambda text: None,
     ) -> None:
         for library in ("aio_pika", "aiormq"):  # what they would log is said by `changed`, in our words
             logging.getLogger(library).setLevel(logging.CRITICAL)
         self.address, self.setup, self.prefetch = address, setup, prefetch
-        self.returned, self.changed = returned, changed
+        self.missing, self.changed = missing, changed
         self.context = address.context()
         self.generation = 0
         self.up = threading.Event()
@@ -122,12 +122,21 @@ class Link:
         self._await(self._connect(patient))
         self._later(self._keep())
 
-    def send(
-        self, exchange: str, key: str, body: bytes, mandatory: bool = False, headers: Any = None
-    ) -> None:
+    def send(self, exchange: str, key: str, body: bytes, headers: Any = None) -> None:
         """Sends in order and does not wait; lost with the connection."""
-        message = aio_pika.Message(body, headers=headers)
-        self._later(self._send(exchange, key, message, mandatory))
+        self._later(self._send(exchange, key, aio_pika.Message(body, headers=headers)))
+
+    def knock(self, queue: str, body: bytes) -> None:
+        """Calls `missing` when there is no such queue."""
+
+        async def knock() -> None:
+            try:
+                await self.confirmed.default_exchange.publish(aio_pika.Message(body), queue)
+            except PublishError:
+                self.missing(queue)
+
+        if self.up.is_set():
+            self._later(self._quietly(knock()))
 
     def deliver(self, queue: str, body: bytes, identity: str) -> "Future[bool]":
         """Sends a message that survives the broker; done once the broker has it. False: it never will."""
@@ -251,7 +260,6 @@ class Link:
             self.lost = asyncio.Event()
             self.connection.close_callbacks.add(lambda *_: self.lost.set())
             self.orderly = await self.connection.channel(publisher_confirms=False)
-            self.orderly.return_callbacks.add(lambda _, message: self.returned(message.routing_key or ""))
             self.orderly.close_callbacks.add(lambda *_: self.lost.set())
             self.confirmed = await self.connection.channel(on_return_raises=True)
             await self.orderly.set_qos(self.prefetch)
@@ -281,7 +289,7 @@ class Link:
             if not self.closing:
                 self.changed("connected to the broker again")
 
-    async def _send(self, exchange: str, key: str, message: aio_pika.Message, mandatory: bool) -> None:
+    async def _send(self, exchange: str, key: str, message: aio_pika.Message) -> None:
         if not self.up.is_set():
             return
 
@@ -289,7 +297,7 @@ class Link:
             target = self.orderly.default_exchange
             if exchange:
                 target = await self.orderly.get_exchange(exchange, ensure=False)
-            await target.publish(message, key, mandatory=mandatory)
+            await target.publish(message, key, mandatory=False)
 
         await self._quietly(send())
 

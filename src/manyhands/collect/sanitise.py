@@ -43,11 +43,29 @@ def threshold(reward: Array, setting: Threshold) -> Float32:
         return np.ones(len(reward), np.float32)
     if setting.clean is None or score <= setting.clean:
         return np.zeros(len(reward), np.float32)
-    low, high = reward.min(), reward.max()
+    return _above(reward, setting.level)
+
+
+def _above(quality: Array, level: float) -> Float32:
+    """1 where the quality lies above `level` on a scale of 0 to 1, from the episode's worst to its best."""
+    low, high = quality.min(), quality.max()
     if high == low:
-        return np.zeros(len(reward), np.float32)
-    taken: Float32 = ((reward - low) / (high - low) > setting.level).astype(np.float32)
+        return np.zeros(len(quality), np.float32)
+    taken: Float32 = ((quality - low) / (high - low) > level).astype(np.float32)
     return taken
+
+
+def hopeful(reward: Array, gamma: float, level: float) -> Float32:
+    """1 for actions after which things went well enough, 0 for those that led to the end of it.
+
+    Cleaning by what followed, G_t = r_t + gamma G_t+1, instead of by the reward of the moment: a good episode
+    that ends in failure does not teach the failure.
+    """
+    following = np.empty(len(reward))
+    total = 0.0
+    for t in reversed(range(len(reward))):
+        total = following[t] = float(reward[t]) + gamma * total
+    return _above(following, level)
 
 
 def elite(recent: Array, share: float) -> float:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,6 +95,10 @@ class Run:
                 return not _try_lock(file)
         except OSError:
             return False
+
+    def discard(self) -> None:
+        """A run that never started leaves nothing behind."""
+        shutil.rmtree(self.path)
 
     def save_config(self, config: Config) -> None:
         text = yaml.safe_dump(config.to_plain(), sort_keys=False)

@@ -1,0 +1,244 @@
+"""A real RabbitMQ and real kills: workers, executors and the broker come and go, and no bit changes."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import TESTS, Workers, broker, wait_for
+
+from manyhands.config import ALGORITHMS, Config
+from manyhands.errors import EnvError
+from manyhands.roles.broker import Broker
+from manyhands.runs.store import LAST, Run
+from manyhands.runs.view import View
+from manyhands.settings import merge
+from manyhands.training import train
+
+SMALL: dict[str, Any] = {
+    "collect": {"shards": 2, "lanes": 4, "steps": 32},
+    "algo": {"minibatch": 64, "epochs": 2},
+    "run": {
+        "steps": 6144,
+        "until": "steps",
+        "workers": 0,
+        "mode": "sync",
+        "seed": 3,
+        "checkpoint_every": 0.0,
+    },
+}
+
+DELAY = 0.0005
+"""Seconds of a slow step: long enough for a kill in the middle of a run."""
+
+
+def config(env_id: str = "small_envs:Slow", **layers: dict[str, Any]) -> Config:
+    kwargs = {"delay": DELAY} if env_id == "small_envs:Slow" else {}
+    return Config.from_plain(merge(SMALL, {"env": {"id": env_id, "kwargs": kwargs}}, layers))
+
+
+def digest(run: Run) -> str:
+    return hashlib.sha256(run.checkpoint(LAST).weights.vector.tobytes()).hexdigest()
+
+
+class Watcher(View):
+    """Keeps what a run says, and does something once it has learned from `after` steps."""
+
+    def __init__(self, after: int = 0, act: Callable[[], None] = lambda: None) -> None:
+        super().__init__(quiet=True)
+        self.lines: list[str] = []
+        self.after, self.act, self.acted = after, act, False
+        self.counts: Any = None
+
+    def said(self, text: str) -> None:
+        self.lines.append(text)
+
+    def progress(self, row: Any, executor: Any) -> None:
+        self.counts = executor.channel.counts
+        if executor.counts.steps >= self.after and not self.acted:
+            self.acted = True
+            self.act()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def balanced(counts: Any) -> None:
+    """The books of an executor: whatever came was learned or is counted as dropped."""
+    assert counts.received == counts.accepted + counts.dropped
+    assert counts.acknowledged <= counts.accepted
+
+
+@pytest.mark.parametrize("mode", ["sync", "pipelined"])
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_algorithm_learns_the_same_bits_over_the_broker(tmp_path: Path, algo: str, mode: str) -> None:
+    layers = {
+        "env": {"id": "CartPole-v1"},
+        "algo": {},
+        "run": {"algo": algo, "mode": mode, "test_every": 2048, "test_episodes": 4},
+    }
+    plain = {**merge(SMALL, layers), "algo": {}}
+    here = train(Config.from_plain(plain), directory=tmp_path / "inline")
+    with Workers(broker().url, 2):
+        there = train(Config.from_plain(plain), directory=tmp_path / "broker", channel=broker().url)
+    assert digest(there) == digest(here)
+
+
+@pytest.mark.parametrize("mode", ["sync", "pipelined"])
+def test_a_hand_that_is_killed_is_replaced_and_changes_no_bit(tmp_path: Path, mode: str) -> None:
+    undisturbed = train(config(run={"mode": mode}), directory=tmp_path / "whole")
+    with Workers(broker().url, 2) as workers:
+        view = Watcher(2000, lambda: os.kill(workers.hands()[0], signal.SIGKILL))
+        disturbed = train(
+            config(run={"mode": mode}), directory=tmp_path / "killed", view=view, channel=broker().url
+        )
+    assert "was lost (ended by SIGKILL" in view.text
+    assert digest(disturbed) == digest(undisturbed)
+    balanced(view.counts)
+
+
+@pytest.mark.parametrize("mode", ["sync", "pipelined"])
+def test_all_workers_die_and_others_take_over_without_changing_a_bit(tmp_path: Path, mode: str) -> None:
+    undisturbed = train(config(run={"mode": mode}), directory=tmp_path / "whole")
+    first, others = Workers(broker().url, 2), []
+
+    def replace() -> None:
+        first.kill()
+        threading.Timer(1.0, lambda: others.append(Workers(broker().url, 3))).start()
+
+    view = Watcher(2000, replace)
+    try:
+        disturbed = train(
+            config(run={"mode": mode}), directory=tmp_path / "killed", view=view, channel=broker().url
+        )
+    finally:
+        for workers in others:
+            workers.stop()
+    assert digest(disturbed) == digest(undisturbed)
+    assert "its connection to the broker ended" in view.text
+
+
+def test_workers_that_join_and_leave_share_the_shards_without_changing_a_bit(tmp_path: Path) -> None:
+    plain = {"collect": {"shards": 4, "lanes": 2}}
+    undisturbed = train(config(**plain), directory=tmp_path / "whole")
+    with Workers(broker().url, 1) as first:
+        second: list[Workers] = []
+
+        def swap() -> None:
+            second.append(Workers(broker().url, 2))
+            threading.Timer(3.0, first.stop).start()
+
+        view = Watcher(500, swap)
+        disturbed = train(config(**plain), directory=tmp_path / "moved", view=view, channel=broker().url)
+        second[0].stop()
+    assert digest(disturbed) == digest(undisturbed)
+
+
+@pytest.mark.parametrize("mode", ["sync", "pipelined"])
+def test_the_executor_is_killed_and_resumed_to_the_same_weights(tmp_path: Path, mode: str) -> None:
+    undisturbed = train(config(run={"mode": mode}), directory=tmp_path / "whole")
+    cut = tmp_path / "cut"
+    words = ["small_envs:Slow", "--mode", mode, "--steps", "6144", "--until", "steps", "--seed", "3"]
+    for name, value in (("lanes", 4), ("steps", 32)):
+        words += ["--set", f"collect.{name}={value}"]
+    words += ["--set", f"env.kwargs={{delay: {DELAY}}}", "--set", "run.test_episodes=4"]
+    words += ["--set", "net.normalise=false", "--set", "algo.normalise_reward=false"]
+    words += ["--set", "algo.minibatch=64", "--set", "algo.epochs=2", "--set", "run.checkpoint_every=0"]
+    command = [sys.executable, "-m", "manyhands.cli", "train"]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "MANYHANDS_CHANNEL": broker().url}
+    with Workers(broker().url, 2):
+        process = subprocess.Popen(
+            [*command, *words, "--dir", str(cut)], env=environment, stdout=subprocess.DEVNULL
+        )
+        wait_for((cut / "checkpoints" / "last.safetensors").exists)
+        time.sleep(1.0)
+        process.kill()
+        process.wait()
+        assert Run(cut).status()["steps"] < 6144
+        resume = [*command, "--resume", str(cut)]
+        subprocess.run(resume, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    assert digest(Run(cut)) == digest(undisturbed)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_the_broker_goes_and_comes_back_and_no_bit_changes(tmp_path: Path, how: str) -> None:
+    undisturbed = train(config(), directory=tmp_path / "whole")
+    node = Broker(directory=tmp_path / "broker").start()
+
+    def restart() -> None:
+        getattr(node, how)()
+        threading.Timer(0.5, node.start).start()
+
+    view = Watcher(2000, restart)
+    try:
+        with Workers(node.url, 2):
+            disturbed = train(config(), directory=tmp_path / "cut", view=view, channel=node.url)
+    finally:
+        node.stop()
+    assert "the connection to the broker is lost" in view.text
+    assert "connected to the broker again" in view.text
+    assert digest(disturbed) == digest(undisturbed)
+    balanced(view.counts)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise", "the simulator exploded"),
+        ("hang", "took longer than"),
+        ("segfault", "SIGSEGV"),
+        ("exit", "exit code 7"),
+    ],
+)
+def test_a_misbehaving_environment_takes_one_hand_and_the_run_goes_on(
+    tmp_path: Path, how: str, said: str
+) -> None:
+    view = Watcher()
+    kwargs = {"how": how, "marker": str(tmp_path / "marker")}
+    layers = {"env": {"kwargs": kwargs}, "run": {"hang_timeout": 1.0}}
+    with Workers(broker().url, 2):
+        run = train(
+            config("small_envs:Failing", **layers),
+            directory=tmp_path / "run",
+            view=view,
+            channel=broker().url,
+        )
+    assert said in view.text
+    assert "lane" in view.lines[0]
+    assert run.status()["steps"] == 6144
+
+
+def test_an_environment_that_always_fails_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    kwargs = {"how": "nan", "marker": str(tmp_path / "marker"), "always": True}
+    layers = {"env": {"kwargs": kwargs}, "run": {"max_faults": 3}}
+    with Workers(broker().url, 1), pytest.raises(EnvError, match="failed more than 3 times"):
+        train(config("small_envs:Failing", **layers), directory=tmp_path / "run", channel=broker().url)
+
+
+def test_a_worker_that_may_not_or_cannot_play_says_so_and_stays_for_others(tmp_path: Path) -> None:
+    view = Watcher()
+    refusing = Workers(broker().url, 1, patterns=())
+    try:
+        training = threading.Thread(
+            target=train,
+            args=(config("small_envs:Chain"),),
+            kwargs={"directory": tmp_path / "run", "view": view, "channel": broker().url},
+        )
+        training.start()
+        wait_for(lambda: "--allow-env" in view.text)
+        assert refusing.process.poll() is None
+        cart = config("CartPole-v1")
+        assert train(cart, directory=tmp_path / "other", channel=broker().url).status()["steps"] == 6144
+        with Workers(broker().url, 1):
+            training.join(60)
+        assert Run(tmp_path / "run").status()["steps"] == 6144
+    finally:
+        refusing.stop()
