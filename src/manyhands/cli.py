@@ -24,7 +24,7 @@ examples:
   manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
 """
 
-BENCHES = ("solve", "speed", "memory", "startup")
+BENCHES = ("solve", "speed", "memory", "startup", "broker")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -228,8 +228,8 @@ class CloneConfig(AlgoConfig):
     clean: float | None = None
     """threshold: those above this are cleaned of actions with little reward; none are by default."""
     clean_level: float = 0.4
-    """threshold: what little is, on a scale of 0 to 1. elite: the same for what followed an action, discounted
-    by gamma, so that a good episode does not teach its own end."""
+    """threshold: what little is, on a scale of 0 to 1. elite: the same for what followed an action, with
+    discount gamma, so that a good episode does not teach its own end."""
     memory: int = 1_000_000
     """elite and threshold: pairs of observation and action that are held; the oldest go first."""
     epochs: int = 4

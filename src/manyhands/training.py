@@ -196,6 +196,8 @@ def train(
             assert channel is not None
             held.enter_context(_another_executor(channel, run.path, number))
         _execute(planned, run, opened, first, resumed, view or View(quiet=True))
+        opened.finish("the run is over")
+        run.save_books(opened.books())  # with the workers' last reports
     return run
 
 
@@ -280,6 +282,7 @@ def _execute(
             ),
         )
         run.save_status(_status(executor, "running"))
+        run.save_books(channel.books())
 
     def save_best(weights: Weights) -> None:
         run.save(store.BEST, Checkpoint(plan.spec, plan.spaces.action, weights))

@@ -9,7 +9,7 @@ what comes twice, too late, or from another run is counted and dropped.
 import time
 import uuid
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -72,7 +72,7 @@ class Hand:
 
 @dataclass
 class Counts:
-    """Trajectories, for the books: received = accepted + dropped."""
+    """Trajectories: sent by all = received + unread + shared, and received = accepted + dropped."""
 
     received: int = 0
     accepted: int = 0
@@ -80,6 +80,7 @@ class Counts:
     dropped: int = 0  # answers to orders that are not open: twice, too late, of another executor
     foreign: int = 0  # messages that are none of ours
     shared: int = 0  # learned by another executor
+    unread: int = 0  # still in the queue when the run ended
 
 
 def label(inbox: str) -> str:
@@ -440,6 +441,10 @@ class AmqpChannel:
     def backlog(self) -> int:
         return self.queue_depth
 
+    def books(self) -> dict[str, Any]:
+        hands = {label(name): asdict(report) for name, report in self.protocols.items()}
+        return {"trajectories": asdict(self.counts), "hands": hands}
+
     def finish(self, reason: str) -> None:
         if self.finished:
             return
@@ -453,11 +458,15 @@ class AmqpChannel:
                 self._handle(self.arrivals.get(timeout=left))
             except Empty:
                 break
+        while not self.arrivals.empty():
+            self._handle(self.arrivals.get())
         self.link.run(self._remove(), FAREWELL)
         self.link.close()
 
     async def _remove(self) -> None:
         channel, names = self.link.orderly, self.names
+        data_queue = await channel.get_queue(names.data_queue, ensure=False)
+        self.counts.unread += (await data_queue.purge()).message_count or 0
         for queue in (names.data_queue, names.meta_queue):
             await channel.queue_delete(queue)
         for exchange in (names.meta_exchange, names.model_exchange):

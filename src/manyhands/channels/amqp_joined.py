@@ -184,6 +184,9 @@ class JoinedChannel:
     def backlog(self) -> None:
         return None
 
+    def books(self) -> dict[str, Any]:
+        return {}
+
     def finish(self, reason: str) -> None:
         if self.finished:
             return

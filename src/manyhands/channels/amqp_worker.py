@@ -332,6 +332,7 @@ class Hand:
         session = self.sessions.pop(run, None)
         if session is None:
             return
+        session.settle()
         session.tell(session.report_card.to_message("protocol"))
         session.close()
         card = session.report_card

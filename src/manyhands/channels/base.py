@@ -1,7 +1,7 @@
 """The two halves of every channel."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from manyhands.experience import Array, Trajectory
 from manyhands.orders import Event, Fault, Notice, Order, Task, Trial, Verdict
@@ -44,6 +44,9 @@ class ExecutorChannel(Protocol):
 
     def backlog(self) -> int | None:
         """Trajectories that wait in a queue outside of this process; None where there is no such queue."""
+
+    def books(self) -> dict[str, Any]:
+        """What workers elsewhere have done so far, for the run's directory; empty where there are none."""
 
     def finish(self, reason: str) -> None:
         """End every worker and free everything. May be called twice."""

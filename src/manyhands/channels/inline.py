@@ -1,6 +1,7 @@
 """The channel without a second process: an order is played when its trajectory is asked for."""
 
 from collections import deque
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
@@ -61,6 +62,9 @@ class InlineChannel:
 
     def backlog(self) -> None:
         return None
+
+    def books(self) -> dict[str, Any]:
+        return {}
 
     def finish(self, reason: str) -> None:
         self.collector.close()

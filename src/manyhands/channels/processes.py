@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from typing import Any
 
 import cloudpickle
 
@@ -256,6 +257,9 @@ class ProcessesChannel:
 
     def backlog(self) -> None:
         return None
+
+    def books(self) -> dict[str, Any]:
+        return {}
 
     def finish(self, reason: str) -> None:
         if self.finished:

@@ -96,6 +96,12 @@ class Run:
         except OSError:
             return False
 
+    def save_books(self, books: dict[str, Any]) -> None:
+        """What workers on other machines report, written while the run goes."""
+        if books:
+            text = json.dumps(books, indent=2) + "\n"
+            checkpoint.write_atomically(self.path / "workers.json", text.encode())
+
     def discard(self) -> None:
         """A run that never started leaves nothing behind."""
         shutil.rmtree(self.path)
