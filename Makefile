@@ -29,12 +29,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/pip install -qq --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# What the tests need besides Python: a RabbitMQ that they start themselves, as a private node.
+# What the tests need besides Python: a RabbitMQ that they start themselves as a private node, and certificates.
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 system:
-	@command -v rabbitmq-server > /dev/null || test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { \
+	@{ command -v rabbitmq-server || test -x /usr/lib/rabbitmq/bin/rabbitmq-server; } > /dev/null && \
+		command -v openssl > /dev/null || { \
 		$(SUDO) apt-get update -qq && \
-		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rabbitmq-server; }
+		$(SUDO) env DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends rabbitmq-server openssl; }
 
 clean:
 	rm -rf $(VENV) .venv-peers build src/*.egg-info

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,32 @@ def test_the_python_snippets_run(home: Path) -> None:
             [sys.executable, "-c", block], cwd=home, capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_for_several_machines_run(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "several-machines.md").read_text()
+    address = "amqp://manyhands:PASSWORD@127.0.0.1:5672/"
+    commands = [line for line in text.splitlines() if line.startswith("manyhands ")]
+    assert commands[0] == "manyhands broker"
+    worker, train = (line for line in commands if address in line)
+    manyhands = [sys.executable, "-m", "manyhands.cli"]
+    broker = subprocess.Popen([*manyhands, "broker", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    players = None
+    try:
+        assert broker.stdout is not None
+        assert "its address is" in broker.stdout.readline()
+        url = broker.stdout.readline().strip()
+        words = worker.replace(address, url).split()[1:]
+        players = subprocess.Popen([*manyhands, *words], stdout=subprocess.DEVNULL)
+        words = train.replace(address, url).split()[1:]
+        done = subprocess.run([*manyhands, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert "Solved in" in done.stdout, done.stdout + done.stderr
+    finally:
+        for process in (players, broker):
+            if process is not None:
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=30)
+    assert (players.returncode, broker.returncode) == (0, 0)
 
 
 def test_files_that_the_readme_points_to_exist() -> None:

@@ -9,7 +9,7 @@ what comes twice, too late, or from another run is counted and dropped.
 import time
 import uuid
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -18,8 +18,9 @@ from aio_pika import ExchangeType, Message
 from aio_pika.abc import AbstractIncomingMessage
 
 from manyhands import wire
+from manyhands.channels.amqp_hands import Hands
 from manyhands.channels.amqp_link import Address, Link
-from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names, Report
+from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names, Report, of_our_age
 from manyhands.channels.base import WorkerStatus
 from manyhands.config import Config
 from manyhands.errors import WireError
@@ -41,33 +42,6 @@ FAREWELL = 2.0
 """Seconds that hands have to send their protocols at the end."""
 META_LIMIT = 10_000
 """Messages in a meta_queue; the oldest go first, which are the ones that no longer matter."""
-
-
-@dataclass(eq=False)
-class Hand:
-    """One process of a worker, as the executor knows it."""
-
-    report: Report
-    heard: float = field(default_factory=time.monotonic)
-    shards: set[int] = field(default_factory=set)
-    orders: dict[str, Order | Trial] = field(default_factory=dict)  # by id, in the order they were given
-    speed: float = 0.0
-    missed: float = 0.0  # when a knock came back
-
-    @property
-    def name(self) -> str:
-        return self.report.hand
-
-    @property
-    def label(self) -> str:
-        """For people: the worker's name and which of its processes."""
-        return label(self.name)
-
-    def update(self, report: Report) -> None:
-        now = time.monotonic()
-        if now > self.heard:
-            self.speed = max(0.0, (report.steps - self.report.steps) / (now - self.heard))
-        self.report, self.heard, self.missed = report, now, 0.0
 
 
 @dataclass
@@ -94,9 +68,7 @@ class AmqpChannel:
         shards = config.collect.shards
         self.task, self.shards, self.names = task, shards, Names(run)
         self.executor = uuid.uuid4().hex[:8]
-        self.hands: dict[str, Hand] = {}
-        self.waiting: list[Order | Trial] = []  # for a hand
-        self.moving: dict[int, str] = {}  # shard: the hand that gives it up
+        self.hands = Hands()
         self.accepted: dict[
             str, tuple[AbstractIncomingMessage, int]
         ] = {}  # by order id, not acknowledged yet
@@ -222,36 +194,15 @@ class AmqpChannel:
         self.link.send(self.names.model_exchange, "", body, headers={"run": self.names.run})
 
     def order(self, order: Order | Trial) -> None:
-        if isinstance(order, Order) and order.shard in self.moving:
-            self.waiting.append(order)
-        else:
-            self._give(order)
-
-    def _give(self, order: Order | Trial) -> None:
-        hand = self._hand_for(order)
-        if hand is None:
-            self.waiting.append(order)
-            return
         self.given += 1
         identity = f"{self.executor}-{self.given}"
-        hand.orders[identity] = order
+        hand = self.hands.give(order, identity)
+        if hand is None:
+            return
         message = order.to_message()
         meta = {**message.meta, "order": identity, "run": self.names.run}
         raw = wire.encode(wire.Message(message.kind, message.schema, meta, message.arrays))
         self.link.send("", hand.name, raw)
-
-    def _hand_for(self, order: Order | Trial) -> Hand | None:
-        """The holder of the shard; a shard that no one holds goes to the hand with the fewest."""
-        usable = [hand for hand in self.hands.values() if not hand.missed]
-        if isinstance(order, Trial):
-            return min(usable, key=lambda hand: len(hand.orders), default=None)
-        for hand in usable:
-            if order.shard in hand.shards:
-                return hand
-        chosen = min(usable, key=lambda hand: len(hand.shards), default=None)
-        if chosen is not None:
-            chosen.shards.add(order.shard)
-        return chosen
 
     def receive(self, timeout: float) -> Event | None:
         deadline = time.monotonic() + timeout
@@ -272,29 +223,30 @@ class AmqpChannel:
             case ("data", Trajectory() as trajectory, message, generation):
                 self._accept(trajectory, message, generation)
             case ("verdict", order, verdict):
-                if self._close_order(order) is not None:
+                if self.hands.close(order) is not None:
                     self.events.append(verdict)
             case ("join", report):
                 self._join(report)
             case ("report", report):
-                if report.hand in self.hands:
-                    self.hands[report.hand].update(report)
+                if (known := self.hands.known.get(report.hand)) is not None:
+                    known.update(report)
                     self.protocols[report.hand] = report
             case ("protocol", report):
                 self.protocols[report.hand] = report
                 self._lose(report.hand, "it left", None, fault=False)
             case ("settled", identity, agent, state):
-                if isinstance(order := self._close_order(identity), Order):
+                if isinstance(order := self.hands.close(identity), Order):
                     self.counts.shared += 1
                     self.events.append(Taken(order, agent, state))
             case ("released", hand, shard):
                 self._released(hand, shard)
             case ("gone", process, reason, culprit):
-                for name in [name for name in self.hands if name.startswith(f"{process}.")]:
+                for name in [name for name in self.hands.known if name.startswith(f"{process}.")]:
                     self._lose(name, reason, culprit)
             case ("missed", hand):
-                if hand in self.hands and not self.hands[hand].missed:
-                    self.hands[hand].missed = time.monotonic()
+                known = self.hands.known.get(hand)
+                if known is not None and not known.missed:
+                    known.missed = time.monotonic()
             case ("failed", hand, text):
                 self._lose(hand, text, None)
             case ("event", event):
@@ -310,7 +262,7 @@ class AmqpChannel:
             self.counts.received -= 1
             self.accepted[identity] = message, generation
             return
-        order = self._close_order(identity)
+        order = self.hands.close(identity)
         matches = isinstance(order, Order) and (order.shard, order.sequence) == (
             trajectory.shard,
             trajectory.sequence,
@@ -322,13 +274,8 @@ class AmqpChannel:
         self.counts.accepted += 1
         self.accepted[identity] = message, generation
         self.order_of[trajectory.shard, trajectory.sequence] = identity
-        self.events.append(trajectory)
-
-    def _close_order(self, identity: str) -> Order | Trial | None:
-        for hand in self.hands.values():
-            if identity in hand.orders:
-                return hand.orders.pop(identity)
-        return None
+        agent = str(message.headers.get("agent", ""))
+        self.events.append(of_our_age(trajectory, agent, "", max(self.published)))
 
     def ack(self, trajectory: Trajectory) -> None:
         identity = self.order_of.pop((trajectory.shard, trajectory.sequence))
@@ -338,81 +285,41 @@ class AmqpChannel:
 
     def _join(self, report: Report) -> None:
         self._lose(report.hand, "it joined again", None, fault=False)
-        self.hands[report.hand] = Hand(report)
+        waiting = self.hands.join(report)
         for version in sorted(self.published):
-            body = self.published[version]
-            self.link.send("", report.hand, body, headers={"run": self.names.run})
-        waiting, self.waiting = self.waiting, []
+            self.link.send("", report.hand, self.published[version], headers={"run": self.names.run})
         for order in waiting:
             self.order(order)
-        self._balance()
-
-    def _balance(self) -> None:
-        """Moves shards from the hand with the most to the one with the fewest, between two rollouts."""
-        while True:
-            staying = {
-                hand: hand.shards - set(self.moving) for hand in self.hands.values() if not hand.missed
-            }
-            if not staying:
-                return
-            most, fewest = (
-                max(staying, key=lambda h: len(staying[h])),
-                min(staying, key=lambda h: len(h.shards)),
-            )
-            if len(staying[most]) - len(fewest.shards) < 2:
-                return
-            shard = max(staying[most])
-            self.moving[shard] = most.name
-            fewest.shards.add(shard)
+        for shard, name in self.hands.balance():
             meta = {"run": self.names.run, "shard": shard}
-            self.link.send("", most.name, wire.encode(wire.Message("release", "", meta)))
+            self.link.send("", name, wire.encode(wire.Message("release", "", meta)))
 
     def _released(self, name: str, shard: int) -> None:
-        if self.moving.get(shard) != name:
-            return
-        del self.moving[shard]
-        hand = self.hands[name]
-        hand.shards.discard(shard)
-        undone = self._take_back(lambda order: isinstance(order, Order) and order.shard == shard, hand)
-        self.events.append(
-            Lost(label(name), f"hands over shard {shard}", (shard,), undone, fault=False, moved=True)
-        )
-
-    def _take_back(self, wanted: Any, hand: Hand) -> tuple[Order | Trial, ...]:
-        """Open orders of a hand that are `wanted`, and those that wait here for the same shards."""
-        undone = [order for order in hand.orders.values() if wanted(order)]
-        hand.orders = {name: order for name, order in hand.orders.items() if not wanted(order)}
-        undone += [order for order in self.waiting if wanted(order)]
-        self.waiting = [order for order in self.waiting if not wanted(order)]
-        return tuple(undone)
+        undone = self.hands.release(name, shard)
+        if undone is not None:
+            reason = f"hands over shard {shard}"
+            self.events.append(Lost(label(name), reason, (shard,), undone, fault=False, moved=True))
 
     def _lose(self, name: str, reason: str, culprit: Culprit | None, fault: bool = True) -> None:
-        """A hand is gone: its shards belong to no one, and its orders are given back."""
-        hand = self.hands.pop(name, None)
-        if hand is None:
-            return
-        for shard in [shard for shard, holder in self.moving.items() if holder == name]:
-            del self.moving[shard]
-        for other in self.hands.values():
-            other.shards -= hand.shards  # one that was about to take a shard over knows nothing of it either
-        shards = hand.shards
-        undone = self._take_back(lambda order: isinstance(order, Trial) or order.shard in shards, hand)
-        self.events.append(Lost(label(name), reason, tuple(sorted(shards)), undone, culprit, fault))
+        lost = self.hands.lose(name)
+        if lost is not None:
+            shards, undone = lost
+            self.events.append(Lost(label(name), reason, shards, undone, culprit, fault))
 
     def _look_after_hands(self) -> None:
         now = time.monotonic()
-        for hand in [hand for hand in self.hands.values() if hand.missed]:
-            if now - hand.missed > GRACE:
+        for hand in list(self.hands.known.values()):
+            if hand.missed and now - hand.missed > GRACE:
                 self._lose(hand.name, "its connection to the broker ended", None)
         if now - self.probed < PROBE_INTERVAL:
             return
         self.probed = now
         knock = wire.encode(wire.Message("knock"))
-        for name in self.hands:
+        for name in self.hands.known:
             self.link.knock(name, knock)
         if self.link.up.is_set():
             self.link.depth(self.names.data_queue).add_done_callback(self._note_depth)
-        if self.hands or not self.waiting:
+        if self.hands.known or not self.hands.waiting:
             self.reminded = now
         elif now - self.reminded > PATIENCE:
             self.reminded = now
@@ -435,7 +342,7 @@ class AmqpChannel:
                 hand.speed,
                 hand.report.version,
             )
-            for hand in self.hands.values()
+            for hand in self.hands.known.values()
         ]
 
     def backlog(self) -> int:
@@ -453,7 +360,7 @@ class AmqpChannel:
         over = wire.encode(wire.Message("finish", "", {"run": names.run, "reason": reason}))
         self.link.send(names.model_exchange, "", over, headers={"run": names.run})
         deadline = time.monotonic() + FAREWELL
-        while self.hands and self.link.up.is_set() and (left := deadline - time.monotonic()) > 0:
+        while self.hands.known and self.link.up.is_set() and (left := deadline - time.monotonic()) > 0:
             try:
                 self._handle(self.arrivals.get(timeout=left))
             except Empty:

@@ -16,7 +16,7 @@ from aio_pika.abc import AbstractIncomingMessage
 
 from manyhands import wire
 from manyhands.channels.amqp_link import Address, BrokerError, Link
-from manyhands.channels.amqp_names import Names
+from manyhands.channels.amqp_names import Names, of_our_age
 from manyhands.channels.base import WorkerStatus
 from manyhands.collect.collector import Collector
 from manyhands.config import Config
@@ -161,7 +161,8 @@ class JoinedChannel:
             return
         self.seen.append(identity)
         self.accepted[key] = identity, message, generation
-        self.events.append(trajectory)
+        agent, newest = str(message.headers.get("agent", "")), self.weights[NEWEST].version
+        self.events.append(of_our_age(trajectory, agent, self.agent, newest))
 
     def ack(self, trajectory: Trajectory) -> None:
         """First the news, then the acknowledgement: a crash in between makes a duplicate, never a loss."""

@@ -138,9 +138,10 @@ class Link:
         if self.up.is_set():
             self._later(self._quietly(knock()))
 
-    def deliver(self, queue: str, body: bytes, identity: str) -> "Future[bool]":
+    def deliver(self, queue: str, body: bytes, identity: str, headers: Any = None) -> "Future[bool]":
         """Sends a message that survives the broker; done once the broker has it. False: it never will."""
-        message = aio_pika.Message(body, message_id=identity, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+        persistent = aio_pika.DeliveryMode.PERSISTENT
+        message = aio_pika.Message(body, message_id=identity, delivery_mode=persistent, headers=headers)
         return self._later(self._deliver(queue, message))
 
     def acknowledge(self, message: AbstractIncomingMessage, generation: int) -> None:

@@ -4,11 +4,12 @@ Each run has the four of SPEC.md. Two shared exchanges bring strangers together:
 lobby reaches every run's meta_queue, and what a run says on its meta_exchange reaches every worker.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from manyhands import wire
 from manyhands.errors import WireError
+from manyhands.experience import Trajectory
 
 TO_EXECUTORS = "manyhands.to_executors"
 TO_WORKERS = "manyhands.to_workers"
@@ -35,6 +36,11 @@ class Names:
     @property
     def model_exchange(self) -> str:
         return f"manyhands.{self.run}.model_exchange"
+
+
+def of_our_age(trajectory: Trajectory, agent: str, ours: str, newest: int) -> Trajectory:
+    """Versions of another executor's agent count on their own; to us its data is off-policy, not old."""
+    return trajectory if agent == ours else replace(trajectory, version=newest)
 
 
 @dataclass(frozen=True)

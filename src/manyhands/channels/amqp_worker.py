@@ -110,7 +110,8 @@ class Session:
             version=made.version,
         )
         raw = wire.encode_trajectory(made, self._task.spec.schema)
-        self.sending = link.deliver(self.names.data_queue, raw, self.order_id)
+        headers = {"agent": self.agent}
+        self.sending = link.deliver(self.names.data_queue, raw, self.order_id, headers)
 
     def settle(self) -> None:
         """Waits until the broker has what was sent last."""

@@ -125,13 +125,10 @@ class ProcessesChannel:
         progress_file = shared.create(BYTES)
         memories = [self.descriptors[0], *(self.descriptors[1 + shard] for shard in shards)]
         passed = [theirs.fileno(), progress_file, *memories]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        # One BLAS thread per worker: small products gain nothing from more, and their bits must not vary.
-        environment |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         command = [sys.executable, "-m", "manyhands.roles.worker", *map(str, [os.getpid(), *passed])]
         # A group of its own: Ctrl-C is for the executor, and what an environment forks can be ended with it.
         process = subprocess.Popen(
-            command, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL, process_group=0
+            command, pass_fds=passed, env=player_environment(), stdin=subprocess.DEVNULL, process_group=0
         )
         theirs.close()
         progress = memoryview(mmap.mmap(progress_file, BYTES)).cast("q")
@@ -273,6 +270,16 @@ class ProcessesChannel:
         self.processes.clear()
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+
+def player_environment() -> dict[str, str]:
+    """For a process that plays: our modules, and one BLAS thread.
+
+    Small products gain nothing from more, and their bits must not vary.
+    """
+    modules = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, **modules, **threads}
 
 
 def resident_megabytes(process: int) -> float:

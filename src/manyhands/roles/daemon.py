@@ -22,7 +22,7 @@ from manyhands import wire
 from manyhands.channels import shared
 from manyhands.channels.amqp_link import Address, Link
 from manyhands.channels.amqp_names import TO_EXECUTORS
-from manyhands.channels.processes import CRASHES, describe_exit, resident_megabytes
+from manyhands.channels.processes import CRASHES, describe_exit, player_environment, resident_megabytes
 from manyhands.collect.signs import BEATS, BUSY, BYTES, EPISODE, HANG_TIMEOUT, LANE
 from manyhands.config import RunConfig
 from manyhands.errors import RunError
@@ -88,12 +88,10 @@ class Daemon:
         command += ["--once"] * self.once
         for pattern in self.allowed:
             command += ["--allow-env", pattern]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        environment |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         process = subprocess.Popen(
             command,
             pass_fds=[progress_file],
-            env=environment,
+            env=player_environment(),
             stdin=subprocess.PIPE,
             text=True,
             process_group=0,

@@ -254,11 +254,10 @@ class Executor:
             )
         elif lost.culprit is not None:
             where = f", in a test, episode {lost.culprit.episode}"
-        text = f"{lost.worker} was lost ({lost.reason}{where}); it is replaced"
         if lost.fault:
-            self._count_fault(text, "")
+            self._count_fault(f"{lost.worker} was lost ({lost.reason}{where}); it is replaced", "")
         elif not lost.moved:
-            self.listener.said(text)
+            self.listener.said(f"{lost.worker}: {lost.reason}; its shards go to another")
         self.unheld.update(lost.shards)
         for order in lost.orders:
             if isinstance(order, Order):
