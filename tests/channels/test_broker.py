@@ -15,6 +15,7 @@ from typing import Any
 import aio_pika
 import numpy as np
 import pytest
+import torch  # noqa: F401  (two threads that import it at once break it)
 from brokers import TESTS, Workers, broker, wait_for
 
 from manyhands import wire

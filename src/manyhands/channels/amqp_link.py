@@ -29,6 +29,8 @@ CONNECT_TIMEOUT = 10.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect again, doubling."""
 CLOSE_TIMEOUT = 3.0
+DEEPEST = 10
+"""Causes of an error that are looked at."""
 FULL_PAUSE = 0.05
 """Seconds before a message that a full queue refused is offered again."""
 
@@ -213,11 +215,9 @@ class Link:
             try:
                 await asyncio.wait_for(self._open(), CONNECT_TIMEOUT)
                 return
-            except (AuthenticationError, ssl.SSLError) as error:
-                raise BrokerError(self._explain(error)) from error
-            except (TimeoutError, *CONNECTION_EXCEPTIONS) as error:
+            except (TimeoutError, ssl.SSLError, *CONNECTION_EXCEPTIONS) as error:
                 text = self._explain(error)
-                if not patient or "virtual host" in text or "certificate" in text:
+                if not patient or "no broker answers" not in text:  # it answers, but does not want us
                     raise BrokerError(text) from error
                 if text != said:
                     self.changed(f"{text}; trying again")
@@ -227,22 +227,22 @@ class Link:
 
     def _explain(self, error: BaseException) -> str:
         """One line that says what is wrong, out of an error that rarely does."""
-        texts = []
+        texts: list[str] = []
         cause: BaseException | None = error
-        while cause is not None:
+        while cause is not None and len(texts) < DEEPEST:  # asyncio makes chains that go round in circles
             texts.append(f"{type(cause).__name__}: {cause}")
             cause = cause.__cause__ or cause.__context__
         whole = " ".join(texts)
         where = str(self.address)
         if isinstance(error, AuthenticationError | ProbableAuthenticationError) or "ACCESS_REFUSED" in whole:
             return f"{where}: the broker refuses this user or password"
-        if "vhost" in whole or "NOT_ALLOWED" in whole:
+        if "vhost" in whole or "NOT_ALLOWED" in whole or "Connection.OpenOk" in whole:
             return f"{where}: there is no virtual host {self.address.vhost!r}, or not for this user"
         if "CERTIFICATE" in whole or "certificate" in whole:
             return f"{where}: the broker's certificate is not trusted; give its authority with ?ca=FILE"
         if "ssl" in whole.lower():
             return f"{where}: no TLS there; is it the right port?"
-        return f"{where}: no broker answers ({texts[-1]})"
+        return f"{where}: no broker answers ({texts[0]})"
 
     async def _open(self) -> None:
         address = self.address

@@ -85,6 +85,7 @@ class Executor:
         self.weights = learner.weights()
         self.previous: tuple[Weights, ...] = ()
         self.states = {shard: ShardState.fresh(layout) for shard in self.shards}
+        self.ordered: dict[int, int] = {}  # shard: sequence of its last order
         self.unheld: set[int] = set()  # shards that no worker holds at their present place
         self.culprits: dict[int, int] = {}  # shard: lane whose episode brought its worker down
         self.arrived: list[Trajectory] = []
@@ -116,9 +117,10 @@ class Executor:
         """Publishes the first weights and gives the first orders; workers play while the learner loads."""
         for weights in (*self.previous, self.weights):
             self.channel.publish(weights)
-        for ahead in range(self.lead + 1):
+        self.ordered = {shard: state.sequence - 1 for shard, state in self.states.items()}
+        for _ in range(self.lead + 1):
             for shard in self.shards:
-                self._order(shard, self.states[shard].sequence + ahead)
+                self._order_next(shard)
 
     def run(self) -> None:
         """Until solved, out of steps, or stopped. Saves at the end, whatever the reason."""
@@ -146,12 +148,17 @@ class Executor:
             return True
         return self.counts.steps >= self.config.run.steps
 
+    def _order_next(self, shard: int, agent: str = "") -> None:
+        self.ordered[shard] += 1
+        self._order(shard, self.ordered[shard], agent)
+
     def _order(self, shard: int, sequence: int, agent: str = "") -> None:
         version = max(0, sequence - self.lead) if self.synchronous else NEWEST
         start = None
         if shard in self.unheld:
             self.unheld.remove(shard)
-            start = self._present_state(shard)
+            # Async orders may be answered out of turn, when several executors share them.
+            start = replace(self._present_state(shard), sequence=sequence)
             if shard in self.culprits:
                 start = start.skipping(self.culprits.pop(shard))
         self.channel.order(Order(shard, sequence, version, start, agent))
@@ -185,9 +192,8 @@ class Executor:
             case Lost() as lost:
                 self._lost(lost)
             case Taken() as taken:
-                shard, sequence = taken.order.shard, taken.order.sequence
-                self.states[shard] = taken.state
-                self._order(shard, sequence + 1 + self.lead, taken.agent)
+                self.states[taken.order.shard] = taken.state
+                self._order_next(taken.order.shard, taken.agent)
             case Over() as over:
                 self.listener.said(f"another executor ended the run: {over.reason}")
                 self.ended = True
@@ -236,7 +242,7 @@ class Executor:
             self.states[trajectory.shard] = self.states[trajectory.shard].after(trajectory)
             self.channel.ack(trajectory)
         for trajectory in trajectories:
-            self._order(trajectory.shard, trajectory.sequence + 1 + self.lead)
+            self._order_next(trajectory.shard)
 
     def _fault(self, fault: Fault) -> None:
         lane = f"lane {fault.lane}, " if fault.lane >= 0 else "a test, "
