@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -155,14 +155,15 @@ def broker(options: argparse.Namespace) -> None:
     node = Broker(
         options.listen, options.port, options.dir, options.tls_cert, options.tls_key, password=password
     )
-    stopped = threading.Event()
-    with stop_signals(stopped.set), node:
+    stopped: list[bool] = []  # not an Event: setting one in a signal handler can lock up its waiter
+    with stop_signals(lambda: stopped.append(True)), node:
         print(f"RabbitMQ listens; its address is\n  {node.url}", flush=True)
         print(
             f"Try: manyhands worker {node.url}\nand: manyhands train CartPole-v1 --channel {node.url}",
             flush=True,
         )
-        while not stopped.wait(0.5):
+        while not stopped:
+            time.sleep(0.2)
             if node.process is None or node.process.poll() is not None:
                 raise RunError("RabbitMQ has ended by itself")
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from contextlib import suppress
@@ -54,7 +53,7 @@ class Daemon:
     def __init__(self, url: str, procs: int, name: str, once: bool, allowed: list[str]) -> None:
         self.url, self.procs, self.name, self.once = url, procs, name, once
         self.allowed = allowed
-        self.stopping = threading.Event()
+        self.stopping = False
         self.pauses = [FIRST_PAUSE] * procs
         self.due: dict[int, float] = dict.fromkeys(range(procs), 0.0)  # index: when to start it
         self.hands: list[Watched] = []
@@ -64,13 +63,13 @@ class Daemon:
         self.link = Link(Address.parse(self.url), _nothing, 1, changed=lambda text: None)
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            while not self.stopping.is_set() and (self.hands or self.due):
+            while not self.stopping and (self.hands or self.due):
                 for index in [i for i, due in self.due.items() if due <= time.monotonic()]:
                     del self.due[index]
                     self._start(index)
                 for hand in list(self.hands):
                     self._watch(hand)
-                self.stopping.wait(POLL)
+                time.sleep(POLL)
         finally:
             self._end()
             for number, handler in before.items():
@@ -78,7 +77,7 @@ class Daemon:
         return self.code
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.stopping.set()
+        self.stopping = True
 
     def _start(self, index: int) -> None:
         progress_file = shared.create(BYTES)
@@ -129,7 +128,7 @@ class Daemon:
         if code > 0 and time.monotonic() - hand.started < SETTLED and not hand.progress[BEATS]:
             # It never played: a wrong password, a wrong certificate. The next one would fare no better.
             self.code = code
-            self.stopping.set()
+            self.stopping = True
             return
         reason = hand.reason or describe_exit(code)
         guilty = bool(hand.progress[BUSY]) and (-code in CRASHES or code > 0 or "longer" in hand.reason)
