@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from manyhands.training import train
 SEEDS = (401, 402, 403)
 """Reserved for this benchmark."""
 FRESH = 10_000
-SPEED_STEPS = 400_000
+SPEED_STEPS = 200_000
 PAIRS = 100_000
 DECODES = 20
 PUBLISHED = ("published-1", "published-2", "published-3", "published-4")
@@ -59,13 +60,31 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--flood-seconds", type=float, default=120.0)
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(arguments)
-    tables: list[Table] = []
-    results: dict[str, Any] = {}
+    measured = _kept(options.out) if set(options.only) != set(parts) else {}
     with tempfile.TemporaryDirectory(prefix="manyhands-bench-") as temporary, Broker() as broker:
         for part in options.only:
-            made, numbers = parts[part](broker, Path(temporary), options)
-            tables += made
-            results[part] = numbers
+            tables, numbers = parts[part](broker, Path(temporary), options)
+            measured[part] = {
+                "date": time.strftime("%Y-%m-%d %H:%M"),
+                "tables": [asdict(table) for table in tables],
+                "numbers": numbers,
+            }
+            _save({name: measured[name] for name in parts if name in measured}, arguments, options)
+
+
+def _kept(out: Path) -> dict[str, Any]:
+    """Parts that were measured before and are not measured now."""
+    try:
+        kept: dict[str, Any] = json.loads((out / "broker.json").read_text())["results"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return kept
+
+
+def _save(measured: Mapping[str, Any], arguments: list[str], options: argparse.Namespace) -> None:
+    """After every part, because the whole takes a quarter of an hour."""
+    tables = [Table(**table) for part in measured.values() for table in part["tables"]]
+    dates = ", ".join(f"{name} {part['date']}" for name, part in measured.items())
     notes = [
         "cartpole, lunar: the wall clock of `manyhands train --algo clone --channel ...` with workers of two "
         "processes that wait already; solved is the greedy mean of 100 fresh episodes.",
@@ -73,9 +92,11 @@ def main(arguments: list[str]) -> None:
         "65,536, with one executor (two of the four had two).",
         "speed: the same run on the processes channel and over the broker, in turns, two processes each.",
         "flood: eight worker processes, and an executor that sleeps a second after every update.",
+        f"Measured: {dates}.",
     ]
-    report = Report("broker", "Over RabbitMQ", arguments, options.seeds, tables, notes, results)
-    report.save(options.out, _picture(results))
+    report = Report("broker", "Over RabbitMQ", arguments, options.seeds, tables, notes, measured)
+    numbers = {name: part["numbers"] for name, part in measured.items()}
+    report.save(options.out, _picture(numbers))
 
 
 @contextmanager
