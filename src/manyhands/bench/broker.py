@@ -368,7 +368,7 @@ def _picture(results: Mapping[str, Any]) -> Figure:
         right.plot(seconds, [sample[2] for sample in samples], color=BLUE, label="broker's memory, MB")
         right.plot(seconds, [sample[3] for sample in samples], color=GREEN, label="executor's memory, MB")
         right.plot(seconds, [sample[1] for sample in samples], color=RED, label="messages in the data queue")
-        right.legend(frameon=False, fontsize=8)
+        right.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1.0, 0.7))
     right.set_title("eight workers against a slow executor")
     right.set_xlabel("seconds")
     for axes in (left, right):
