@@ -185,7 +185,13 @@ def encode_weights(weights: Weights) -> bytes:
 
 
 def decode_weights(raw: bytes | memoryview, spec: NetSpec) -> Weights:
-    message = decode(raw, "weights", spec.schema)
+    return read_weights(decode(raw), spec)
+
+
+def read_weights(message: Message, spec: NetSpec) -> Weights:
+    """The weights in a message that is decoded already."""
+    if (message.kind, message.schema) != ("weights", spec.schema):
+        raise WireError(f"{message.kind!r} of {message.schema} where weights of {spec.schema} were expected")
     vector = message.arrays.get("vector")
     if vector is None or vector.dtype != np.float32 or vector.shape != (spec.size,):
         raise WireError(f"weights that are not {spec.size} float32 numbers")

@@ -142,10 +142,7 @@ class AmqpChannel:
                 case "join" | "report" | "protocol":
                     self.arrivals.put((heard.kind, Report.from_message(heard)))
                 case "verdict":
-                    verdict = Verdict.from_message(
-                        wire.Message("verdict", "", {k: v for k, v in heard.meta.items() if k != "order"})
-                    )
-                    self.arrivals.put(("verdict", str(heard.meta["order"]), verdict))
+                    self.arrivals.put(("verdict", message.message_id, Verdict.from_message(heard)))
                 case "fault":
                     self.arrivals.put(("event", Fault.from_message(heard)))
                 case "notice" | "refuse":
@@ -167,7 +164,8 @@ class AmqpChannel:
                 case "gone":
                     culprit = Culprit(int(heard.meta["lane"]), int(heard.meta["episode"]))
                     known = culprit if heard.meta["guilty"] else None
-                    self.arrivals.put(("gone", str(heard.meta["process"]), str(heard.meta["reason"]), known))
+                    facts = (str(heard.meta["process"]), str(heard.meta["reason"]))
+                    self.arrivals.put(("gone", *facts, known, bool(heard.meta["fault"])))
                 case kind:
                     raise WireError(f"a message of kind {kind!r}")
         except (WireError, KeyError, TypeError, ValueError) as error:
@@ -240,9 +238,9 @@ class AmqpChannel:
                     self.events.append(Taken(order, agent, state))
             case ("released", hand, shard):
                 self._released(hand, shard)
-            case ("gone", process, reason, culprit):
+            case ("gone", process, reason, culprit, fault):
                 for name in [name for name in self.hands.known if name.startswith(f"{process}.")]:
-                    self._lose(name, reason, culprit)
+                    self._lose(name, reason, culprit, fault)
             case ("missed", hand):
                 known = self.hands.known.get(hand)
                 if known is not None and not known.missed:
@@ -257,11 +255,10 @@ class AmqpChannel:
 
     def _accept(self, trajectory: Trajectory, message: AbstractIncomingMessage, generation: int) -> None:
         identity = message.message_id or ""
-        self.counts.received += 1
         if identity in self.accepted:  # brought again by a new connection before it was acknowledged
-            self.counts.received -= 1
             self.accepted[identity] = message, generation
             return
+        self.counts.received += 1
         order = self.hands.close(identity)
         matches = isinstance(order, Order) and (order.shard, order.sequence) == (
             trajectory.shard,

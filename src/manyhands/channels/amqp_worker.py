@@ -63,8 +63,8 @@ class Session:
     def task(self) -> Task:
         return self._task
 
-    def hear_weights(self, raw: bytes, agent: str) -> None:
-        weights = wire.decode_weights(raw, self._task.spec)
+    def hear_weights(self, message: wire.Message, agent: str) -> None:
+        weights = wire.read_weights(message, self._task.spec)
         with self.arrived:
             versions = self.versions.setdefault(agent, {})
             versions[weights.version] = weights
@@ -91,22 +91,20 @@ class Session:
 
     def send(self, made: Trajectory | Verdict) -> None:
         """Waits for the one before: a full queue holds its maker up."""
-        card, link = self.report_card, self.hand.link
+        link = self.hand.link
         if isinstance(made, Verdict):
-            message = made.to_message()
-            raw = wire.encode(wire.Message("verdict", "", {**message.meta, "order": self.order_id}))
-            link.deliver(self.names.meta_queue, raw, self.order_id)
+            link.deliver(self.names.meta_queue, wire.encode(made.to_message()), self.order_id)
             return
         began = time.monotonic()
         self.settle()
+        card = self.report_card
         self.report_card = replace(
-            self.report_card,
+            card,
             steps=card.steps + made.steps,
             episodes=card.episodes + len(made.episode_return),
             return_sum=card.return_sum + float(made.episode_return.sum()),
             playing=card.playing + made.seconds,
             blocked=card.blocked + time.monotonic() - began,
-            sent=self.report_card.sent,
             version=made.version,
         )
         raw = wire.encode_trajectory(made, self._task.spec.schema)
@@ -199,7 +197,7 @@ class Hand:
             if heard.kind == "weights":
                 session = self.sessions.get(str(message.headers.get("run")))
                 if session is not None:
-                    session.hear_weights(message.body, str(message.headers.get("agent", "")))
+                    session.hear_weights(heard, str(message.headers.get("agent", "")))
             elif heard.kind != "knock":
                 self.todo.put((generation, heard))
         except WireError as error:

@@ -47,6 +47,7 @@ class Watched:
     beats: int = 0
     beaten: float = 0.0
     reason: str = ""  # why it was killed
+    retired: bool = False  # it grew too large, which is no fault
 
 
 class Daemon:
@@ -117,7 +118,7 @@ class Daemon:
             hand.process.kill()
         size, limit = resident_megabytes(hand.process.pid), RunConfig.worker_memory
         if size > limit and not hand.reason:
-            hand.reason = f"it held {size:.0f} MB, more than {limit}"
+            hand.reason, hand.retired = f"it held {size:.0f} MB, more than {limit}", True
             hand.process.kill()
 
     def _bury(self, hand: Watched, code: int) -> None:
@@ -131,11 +132,13 @@ class Daemon:
             self.stopping = True
             return
         reason = hand.reason or describe_exit(code)
-        guilty = bool(hand.progress[BUSY]) and (-code in CRASHES or code > 0 or "longer" in hand.reason)
+        hung = bool(hand.reason) and not hand.retired
+        guilty = bool(hand.progress[BUSY]) and (-code in CRASHES or code > 0 or hung)
         meta = {
             "process": hand.name,
             "reason": reason,
             "guilty": guilty,
+            "fault": not hand.retired,
             "lane": int(hand.progress[LANE]),
             "episode": int(hand.progress[EPISODE]),
         }
