@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from brokers import Workers, broker
+from brokers import Workers, broker, wait_for
 
 from manyhands.channels.amqp import AmqpChannel
 from manyhands.channels.amqp_link import Address
@@ -30,14 +30,17 @@ CHANNELS: dict[str, Open] = {
     "processes-3": lambda planned: ProcessesChannel(
         planned.task, SHARDS, 3, hang_timeout=30, worker_memory=1000
     ),
-    "amqp-1": lambda planned: _over_broker(planned),
-    "amqp-2": lambda planned: _over_broker(planned),
+    "amqp-1": lambda planned: _over_broker(planned, 1),
+    "amqp-2": lambda planned: _over_broker(planned, 2),
 }
 
 
-def _over_broker(planned: Plan) -> AmqpChannel:
+def _over_broker(planned: Plan, hands: int) -> AmqpChannel:
+    """Complete before it is used: a hand that joins later takes over shards, which is another test."""
     address = Address.parse(broker().url)
-    return AmqpChannel(planned.task, address, f"test-{uuid.uuid4().hex}", planned.config)
+    channel = AmqpChannel(planned.task, address, f"test-{uuid.uuid4().hex}", planned.config)
+    wait_for(lambda: channel.receive(0) is None and len(channel.workers()) == hands)
+    return channel
 
 
 def planned(env: str = "small_envs:Chain", **kwargs: object) -> Plan:

@@ -11,6 +11,9 @@ from itertools import cycle
 
 import gymnasium
 
+from manyhands.config import EnvConfig
+from manyhands.envs.make import make_to_play
+
 WARM_ROUNDS = 200
 CHECK_EVERY = 50
 """Rounds over the lanes between two looks at the clock."""
@@ -20,12 +23,18 @@ CHOICES = 4096
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("env")
+    parser.add_argument("--mended", type=int, default=0, help="1: made as manyhands makes them for a lane")
     parser.add_argument("--lanes", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--start", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
-    lanes = [gymnasium.make(options.env, disable_env_checker=True) for _ in range(options.lanes)]
+    lanes = [
+        make_to_play(EnvConfig(options.env))
+        if options.mended
+        else gymnasium.make(options.env, disable_env_checker=True)
+        for _ in range(options.lanes)
+    ]
     space = lanes[0].action_space
     space.seed(options.seed)
     actions = [space.sample() for _ in range(CHOICES)]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import Error as GymnasiumError
 
 from manyhands.config import EnvConfig
@@ -44,7 +45,7 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
         return env
     try:
         # The collector checks every observation itself; Gymnasium's checker would only slow it down.
-        return gymnasium.make(config.id, disable_env_checker=True, **arguments)
+        return gymnasium.make(_spec(config.id), disable_env_checker=True, **arguments)
     except ModuleNotFoundError as error:
         raise UsageError(f"{config.id} needs the module {error.name!r}, which is not installed") from error
     except GymnasiumError as error:
@@ -69,6 +70,18 @@ def make_to_play(config: EnvConfig, callable_env: MakeEnv | None = None) -> Env:
         with suppress(AttributeError):  # a property, perhaps
             inner.action_space = trusting
     return env
+
+
+def _spec(env_id: str) -> str | EnvSpec:
+    """Gymnasium's Box2D environments are mended; all others are as they come."""
+    spec = gymnasium.registry.get(env_id)
+    if spec is None or not str(spec.entry_point).startswith("gymnasium.envs.box2d"):
+        return env_id
+    try:
+        from manyhands.envs import box2d
+    except ImportError:
+        return env_id  # Gymnasium says what is missing
+    return box2d.mended(spec)
 
 
 def _is_callable_path(env_id: str) -> bool:

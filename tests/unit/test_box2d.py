@@ -1,0 +1,63 @@
+"""Our lander is Gymnasium's, to the last bit, and Box2D's environments do not grow."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.box2d.lunar_lander import LunarLander, heuristic
+
+from manyhands.config import EnvConfig
+from manyhands.envs import make
+from manyhands.envs.box2d import Lander
+
+EPISODES = 60
+
+
+def test_lunar_lander_is_ours_and_the_other_kinds_are_played_by_gymnasiums_code() -> None:
+    ours = make.make(EnvConfig("LunarLander-v3")).unwrapped
+    assert isinstance(ours, Lander)
+    assert ours.brief
+    for kwargs in ({"continuous": True}, {"enable_wind": True}, {"render_mode": "rgb_array"}):
+        other = make.make(EnvConfig("LunarLander-v3", kwargs)).unwrapped
+        assert isinstance(other, Lander)
+        assert not other.brief
+
+
+def test_another_version_of_gymnasiums_lander_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyhands.envs.box2d._is_known", lambda: False)
+    assert type(make.make(EnvConfig("LunarLander-v3")).unwrapped) is LunarLander
+
+
+def test_every_number_of_an_episode_is_the_same() -> None:
+    """Random play and Gymnasium's own pilot, which lands; seeded, and going on without a seed."""
+    theirs = gymnasium.make("LunarLander-v3").unwrapped
+    ours = make.make(EnvConfig("LunarLander-v3")).unwrapped
+    rng = np.random.default_rng(0)
+    for episode in range(EPISODES):
+        seed = None if episode % 3 else episode
+        expected, _ = theirs.reset(seed=seed)
+        found, _ = ours.reset(seed=seed)
+        for _ in range(1000):
+            assert found.tobytes() == expected.tobytes()
+            action = int(rng.integers(4)) if episode % 2 else int(heuristic(theirs, expected))
+            expected, *outcome = theirs.step(action)
+            found, *ours_outcome = ours.step(action)
+            assert ours_outcome == outcome
+            if outcome[1]:
+                break
+
+
+@pytest.mark.parametrize("env_id", ["LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3"])
+def test_episodes_leave_no_memory_behind(env_id: str) -> None:
+    """Box2D alone would leave 1.6 kB for each of a lander's."""
+    env = make.make(EnvConfig(env_id))
+    for seed in range(300):
+        env.reset(seed=seed)
+    before = resident()
+    for seed in range(1000):
+        env.reset(seed=seed)
+    assert resident() - before < 400_000
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
