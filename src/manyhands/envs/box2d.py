@@ -32,6 +32,8 @@ MAIN_BELOW = lunar_lander.MAIN_ENGINE_Y_LOCATION / SCALE
 SIDE_HEIGHT = lunar_lander.SIDE_ENGINE_HEIGHT
 CHUNKS = 11
 MAIN = 2
+NOISE = 64
+"""Random numbers that are drawn at once; an even number."""
 
 
 def mended(spec: EnvSpec) -> EnvSpec:
@@ -70,6 +72,7 @@ class Lander(LunarLander):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.brief = not self.continuous and not self.enable_wind and self.render_mode is None
+        self.noise: list[float] = []  # drawn ahead, the next one last
         self.helipad_y = VIEWPORT_H / SCALE / 4
         self.pad_y = self.helipad_y + lunar_lander.LEG_DOWN / SCALE
         self.edge = edgeShape(vertices=[(0, 0), (2 * HALF_WIDTH, 0)])
@@ -88,6 +91,9 @@ class Lander(LunarLander):  # type: ignore[misc]
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if not self.brief:
             return super().reset(seed=seed, options=options)
+        if self.noise and seed is None:
+            self.np_random.bit_generator.advance(-len(self.noise))  # as if never drawn
+        self.noise.clear()
         gymnasium.Env.reset(self, seed=seed)
         self._destroy()
         self.world = world = b2World(gravity=(0, self.gravity))
@@ -102,7 +108,6 @@ class Lander(LunarLander):  # type: ignore[misc]
         self.legs = [self._make_leg(side) for side in (-1, +1)]
         # Both point into the body, so they are always of the moment.
         self.place, self.speed = self.lander.position, self.lander.linearVelocity
-        self.draw = self.np_random.random
         return self.step(0)[0], {}
 
     def _make_moon(self) -> None:
@@ -143,8 +148,10 @@ class Lander(LunarLander):  # type: ignore[misc]
         if not self.brief:
             return super().step(action)
         assert self.action_space.contains(action), f"{action!r} is no action of LunarLander"
-        lander, place, speed, draw = self.lander, self.place, self.speed, self.draw
-        first, second = (2.0 * draw() - 1.0) / SCALE, (2.0 * draw() - 1.0) / SCALE
+        lander, place, speed, noise = self.lander, self.place, self.speed, self.noise
+        if not noise:
+            noise += ((2.0 * self.np_random.random(NOISE) - 1.0) / SCALE)[::-1].tolist()
+        first, second = noise.pop(), noise.pop()
         fuel = 0.0
         if action:
             angle = lander.angle
@@ -166,7 +173,8 @@ class Lander(LunarLander):  # type: ignore[misc]
         angle = lander.angle
         x, y = (place.x - HALF_WIDTH) / HALF_WIDTH, (place.y - self.pad_y) / HALF_HEIGHT
         dx, dy = speed.x * HALF_WIDTH / FPS, speed.y * HALF_HEIGHT / FPS
-        left, right = (1.0 if leg.ground_contact else 0.0 for leg in self.legs)
+        left = 1.0 if self.legs[0].ground_contact else 0.0
+        right = 1.0 if self.legs[1].ground_contact else 0.0
         state = (x, y, dx, dy, angle, 20.0 * lander.angularVelocity / FPS, left, right)
         shaping = (
             -100 * math.sqrt(x * x + y * y)
