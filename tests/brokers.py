@@ -3,13 +3,16 @@
 import atexit
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from manyhands.roles.broker import Broker
 
@@ -64,3 +67,46 @@ class Workers:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             self.process.wait(GRACE)
+
+
+class Cutter:
+    """A way to the broker that stops in the middle of the first large message, once it is `armed`."""
+
+    LARGE = 32_768
+
+    def __init__(self, url: str) -> None:
+        self.there = urlsplit(url)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        host = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.url = url.replace(f"{self.there.hostname}:{self.there.port}", host)
+        self.armed, self.cut = threading.Event(), threading.Event()
+        self.sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection((self.there.hostname, self.there.port))
+            self.sockets += [near, far]
+            threading.Thread(target=self._carry, args=(near, far, True), daemon=True).start()
+            threading.Thread(target=self._carry, args=(far, near, False), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, up: bool) -> None:
+        try:
+            while data := source.recv(4 * self.LARGE):
+                if up and self.armed.is_set() and (len(data) >= self.LARGE or self.cut.is_set()):
+                    if not self.cut.is_set():
+                        target.sendall(data[: len(data) // 2])
+                        self.cut.set()
+                    return
+                target.sendall(data)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self.listener.close()
+        for each in self.sockets:
+            each.close()

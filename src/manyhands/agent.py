@@ -49,7 +49,7 @@ def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None =
 
 def from_checkpoint(checkpoint: Checkpoint, env: envs.Env, name: str) -> Agent:
     """An agent for `env`, which is called `name` and must have the spaces that it was trained with."""
-    spaces = envs.describe(env, checkpoint.action.squash)
+    spaces = envs.describe(env, checkpoint.action.squash, checkpoint.action.state_std)
     if spaces.obs.shape != checkpoint.spec.input_shape or spaces.action != checkpoint.action:
         raise EnvError(f"{name} has other spaces now than when the agent was trained")
     net = actor(checkpoint.spec)

@@ -20,11 +20,12 @@ examples:
   manyhands broker                                    a private RabbitMQ node, to try this:
   manyhands worker amqp://user:password@host/         on any machine: play for whoever asks
   manyhands train CartPole-v1 --channel amqp://...    train with those workers
+  manyhands lto ackley                                learn to optimise a function
   manyhands runs                                      list the runs under runs/
   manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
 """
 
-BENCHES = ("solve", "speed", "memory", "startup", "broker")
+BENCHES = ("solve", "speed", "memory", "startup", "broker", "lto")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,6 +49,8 @@ def parser() -> argparse.ArgumentParser:
     _add_play(commands)
     _add_worker(commands)
     _add_broker(commands)
+    lto = commands.add_parser("lto", help="learn to optimise a function: train, predict, export, plot")
+    lto.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="see `manyhands lto --help`")
     commands.add_parser("runs", help="list the runs under runs/").add_argument("--debug", action="store_true")
     show = commands.add_parser("show", help="a run's settings, result and learning curve")
     show.add_argument("run", metavar="RUN", help="a run's name or path")

@@ -67,6 +67,8 @@ class NetConfig:
     """Where a gaussian policy's log standard deviation starts."""
     squash: bool = False
     """Bounded continuous actions through tanh instead of clipping."""
+    state_std: bool = False
+    """Let a gaussian policy's spread depend on the state, not only on time."""
 
     def __post_init__(self) -> None:
         ok = all(isinstance(size, int) and 0 < size <= 65536 for size in self.hidden)

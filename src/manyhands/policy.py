@@ -214,7 +214,8 @@ class ActionSpec:
     - categorical: `sizes` holds the number of choices of each part (one for Discrete, several for
       MultiDiscrete); the head has their sum of logits.
     - gaussian: `sizes` holds one entry, the dimensions; the head gives means, the free head `log_std`
-      the spread. `low` and `high` are the bounds of the environment (infinite when it has none).
+      the spread. `low` and `high` are the bounds of the environment (infinite when it has none). With
+      `state_std` the head gives twice as many: what is to be added to `log_std` in this state, too.
     """
 
     kind: Literal["categorical", "gaussian"]
@@ -222,9 +223,16 @@ class ActionSpec:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     squash: bool = False
+    state_std: bool = False
 
     @property
     def outputs(self) -> int:
+        """Of the policy's head."""
+        return 2 * sum(self.sizes) if self.state_std else sum(self.sizes)
+
+    @property
+    def noises(self) -> int:
+        """Random numbers that one choice takes."""
         return sum(self.sizes)
 
     @property
@@ -250,6 +258,7 @@ class ActionSpec:
             low=tuple(plain["low"]),
             high=tuple(plain["high"]),
             squash=plain["squash"],
+            state_std=plain.get("state_std", False),
         )
 
     def noise(self, rng: np.random.Generator, steps: int) -> Float32:
@@ -258,17 +267,23 @@ class ActionSpec:
         Row after row, so that drawing 3 and then 5 rows gives the same numbers as drawing 8.
         """
         if self.kind == "gaussian":
-            return rng.standard_normal((steps, self.outputs), dtype=np.float32)
+            return rng.standard_normal((steps, self.noises), dtype=np.float32)
         exponential = rng.standard_exponential((steps, self.outputs), dtype=np.float32)
         gumbel: Float32 = -np.log(exponential + np.float32(1e-30))
         return gumbel
 
+    def normal(self, outputs: Float32, log_std: Float32) -> tuple[Float32, Float32]:
+        """A gaussian's means and log standard deviations, given the outputs [..., n] of both heads."""
+        if not self.state_std:
+            return outputs, log_std
+        size = self.sizes[0]
+        return outputs[..., :size], log_std + outputs[..., size:]
+
     def choose(self, outputs: Float32, log_std: Float32, noise: Float32 | None) -> NDArray[Any]:
         """Actions [B, ...] for the head's outputs [B, n]; without noise the most likely ones."""
         if self.kind == "gaussian":
-            if noise is None:
-                return outputs.copy()
-            return outputs + np.exp(log_std) * noise
+            mean, log_std = self.normal(outputs, log_std)
+            return mean.copy() if noise is None else mean + np.exp(log_std) * noise
         scores = outputs if noise is None else outputs + noise
         if len(self.sizes) == 1:
             single: NDArray[Any] = scores.argmax(axis=-1).astype(np.int32)
@@ -279,7 +294,8 @@ class ActionSpec:
     def log_prob(self, outputs: Float32, log_std: Float32, action: NDArray[Any]) -> Float32:
         """log pi(action) for outputs [..., n] and actions [..., (parts)]; one number per action."""
         if self.kind == "gaussian":
-            z = (action - outputs) * np.exp(-log_std)
+            mean, log_std = self.normal(outputs, log_std)
+            z = (action - mean) * np.exp(-log_std)
             terms = -0.5 * z * z - log_std - np.float32(0.5 * np.log(2 * np.pi))
             log_prob: Float32 = terms.sum(axis=-1, dtype=np.float32)
             return log_prob

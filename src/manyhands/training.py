@@ -17,6 +17,7 @@ from typing import Any
 from manyhands.channels.base import ExecutorChannel
 from manyhands.collect.streams import INIT, mix
 from manyhands.config import Config
+from manyhands.envs import lto
 from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
 from manyhands.experience import Evaluation, Layout
@@ -59,7 +60,7 @@ class Plan:
 def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
     env = envs.make(config.env, callable_env)
     try:
-        spaces = envs.describe(env, config.net.squash)
+        spaces = envs.describe(env, config.net.squash, config.net.state_std)
     finally:
         env.close()
     solved_at = config.run.solved_at if config.run.solved_at is not None else spaces.threshold
@@ -125,11 +126,27 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+Judge = Callable[[Weights], dict[str, float]]
+"""Measures every new version of the weights by means of its own."""
+
+
+def _judge(plan: Plan, run: Run, version: int) -> Judge | None:
+    """Learn-to-optimise knows the true minimum of its own functions, though not of a user's."""
+    env = plan.config.env
+    if env.id != lto.ENV_ID or (problem := lto.Problem(**env.kwargs)).imports:
+        return None
+    from manyhands.lto.judge import QualityLog
+
+    return QualityLog(problem, plan.spec, run.path / "quality.jsonl", version)
+
+
 class _LateLearner:
     """Stands for the algorithm until it is first asked to learn, so that workers play while torch loads."""
 
-    def __init__(self, plan: Plan, weights: Weights, resumed: Checkpoint | None) -> None:
-        self.plan, self.first, self.resumed = plan, weights, resumed
+    def __init__(
+        self, plan: Plan, weights: Weights, resumed: Checkpoint | None, judge: Judge | None = None
+    ) -> None:
+        self.plan, self.first, self.resumed, self.judge = plan, weights, resumed, judge
         self.algorithm: Any = None
 
     def weights(self) -> Weights:
@@ -141,7 +158,7 @@ class _LateLearner:
 
         with torch_threads(self.plan.config.algo.threads):
             metrics: dict[str, float] = self.load().learn(trajectories)
-        return metrics
+        return {**metrics, **self.judge(self.weights())} if self.judge is not None else metrics
 
     def load(self) -> Any:
         if self.algorithm is None:
@@ -265,7 +282,7 @@ def _execute(
     view: View,
 ) -> Executor:
     config = plan.config
-    learner = _LateLearner(plan, first, resumed)
+    learner = _LateLearner(plan, first, resumed, _judge(plan, run, first.version))
 
     def save(executor: Executor) -> None:
         learned = executor.weights.version > 0
@@ -336,7 +353,7 @@ class _Listeners:
             "dropped": counts.dropped,
             **{
                 name: round(getattr(counts, name), 3)
-                for name in ("collecting", "waiting", "learning", "testing")
+                for name in ("collecting", "waiting", "learning", "broadcasting", "testing")
             },
         }
         backlog = executor.channel.backlog()

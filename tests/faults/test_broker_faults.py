@@ -8,18 +8,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from brokers import TESTS, Workers, broker, wait_for
+from brokers import TESTS, Cutter, Workers, broker, wait_for
 
 from manyhands.config import ALGORITHMS, Config
 from manyhands.errors import EnvError
 from manyhands.roles.broker import Broker
 from manyhands.runs.store import LAST, Run
 from manyhands.runs.view import View
-from manyhands.settings import merge
+from manyhands.settings import merge, resolve
 from manyhands.training import train
 
 SMALL: dict[str, Any] = {
@@ -35,6 +37,7 @@ SMALL: dict[str, Any] = {
     },
 }
 
+INLINE: dict[str, Any] = {"run": {"workers": 0, "seed": 3}}
 DELAY = 0.0005
 """Seconds of a slow step: long enough for a kill in the middle of a run."""
 
@@ -46,6 +49,13 @@ def config(env_id: str = "small_envs:Slow", **layers: dict[str, Any]) -> Config:
 
 def digest(run: Run) -> str:
     return hashlib.sha256(run.checkpoint(LAST).weights.vector.tobytes()).hexdigest()
+
+
+@cache
+def undisturbed(mode: str) -> str:
+    """The weights of a run that nothing happened to, without a broker."""
+    with TemporaryDirectory() as temporary:
+        return digest(train(config(run={"mode": mode}), directory=Path(temporary) / "run"))
 
 
 class Watcher(View):
@@ -94,20 +104,18 @@ def test_every_algorithm_learns_the_same_bits_over_the_broker(tmp_path: Path, al
 
 @pytest.mark.parametrize("mode", ["sync", "pipelined"])
 def test_a_hand_that_is_killed_is_replaced_and_changes_no_bit(tmp_path: Path, mode: str) -> None:
-    undisturbed = train(config(run={"mode": mode}), directory=tmp_path / "whole")
     with Workers(broker().url, 2) as workers:
         view = Watcher(2000, lambda: os.kill(workers.hands()[0], signal.SIGKILL))
         disturbed = train(
             config(run={"mode": mode}), directory=tmp_path / "killed", view=view, channel=broker().url
         )
     assert "was lost (ended by SIGKILL" in view.text
-    assert digest(disturbed) == digest(undisturbed)
+    assert digest(disturbed) == undisturbed(mode)
     balanced(view.counts)
 
 
 @pytest.mark.parametrize("mode", ["sync", "pipelined"])
 def test_all_workers_die_and_others_take_over_without_changing_a_bit(tmp_path: Path, mode: str) -> None:
-    undisturbed = train(config(run={"mode": mode}), directory=tmp_path / "whole")
     first, others = Workers(broker().url, 2), []
 
     def replace() -> None:
@@ -122,13 +130,13 @@ def test_all_workers_die_and_others_take_over_without_changing_a_bit(tmp_path: P
     finally:
         for workers in others:
             workers.stop()
-    assert digest(disturbed) == digest(undisturbed)
+    assert digest(disturbed) == undisturbed(mode)
     assert "its connection to the broker ended" in view.text
 
 
 def test_workers_that_join_and_leave_share_the_shards_without_changing_a_bit(tmp_path: Path) -> None:
     plain = {"collect": {"shards": 4, "lanes": 2}}
-    undisturbed = train(config(**plain), directory=tmp_path / "whole")
+    whole = train(config(**plain), directory=tmp_path / "whole")
     with Workers(broker().url, 1) as first:
         second: list[Workers] = []
 
@@ -139,12 +147,11 @@ def test_workers_that_join_and_leave_share_the_shards_without_changing_a_bit(tmp
         view = Watcher(500, swap)
         disturbed = train(config(**plain), directory=tmp_path / "moved", view=view, channel=broker().url)
         second[0].stop()
-    assert digest(disturbed) == digest(undisturbed)
+    assert digest(disturbed) == digest(whole)
 
 
 @pytest.mark.parametrize("mode", ["sync", "pipelined"])
 def test_the_executor_is_killed_and_resumed_to_the_same_weights(tmp_path: Path, mode: str) -> None:
-    undisturbed = train(config(run={"mode": mode}), directory=tmp_path / "whole")
     cut = tmp_path / "cut"
     words = ["small_envs:Slow", "--mode", mode, "--steps", "6144", "--until", "steps", "--seed", "3"]
     for name, value in (("lanes", 4), ("steps", 32)):
@@ -165,12 +172,11 @@ def test_the_executor_is_killed_and_resumed_to_the_same_weights(tmp_path: Path, 
         assert Run(cut).status()["steps"] < 6144
         resume = [*command, "--resume", str(cut)]
         subprocess.run(resume, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=60)
-    assert digest(Run(cut)) == digest(undisturbed)
+    assert digest(Run(cut)) == undisturbed(mode)
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_the_broker_goes_and_comes_back_and_no_bit_changes(tmp_path: Path, how: str) -> None:
-    undisturbed = train(config(), directory=tmp_path / "whole")
     node = Broker(directory=tmp_path / "broker").start()
 
     def restart() -> None:
@@ -185,8 +191,87 @@ def test_the_broker_goes_and_comes_back_and_no_bit_changes(tmp_path: Path, how: 
         node.stop()
     assert "the connection to the broker is lost" in view.text
     assert "connected to the broker again" in view.text
-    assert digest(disturbed) == digest(undisturbed)
+    assert digest(disturbed) == undisturbed("sync")
     balanced(view.counts)
+
+
+@cache
+def undisturbed_solution(algo: str) -> str:
+    with TemporaryDirectory() as temporary:
+        run = train(resolve("CartPole-v1", algo, None, (INLINE,)), directory=Path(temporary) / "run")
+        assert run.status()["solved"]
+        return digest(run)
+
+
+def test_a_worker_killed_in_the_middle_of_a_send_is_not_heard_and_the_run_ends_solved(tmp_path: Path) -> None:
+    """The broker has half of a trajectory's bytes when the hand dies; another plays it again."""
+    cutter = Cutter(broker().url)
+    cutter.armed.set()
+    view = Watcher()
+    with Workers(cutter.url, 1) as workers:
+
+        def kill() -> None:
+            assert cutter.cut.wait(60)
+            cutter.armed.clear()
+            os.kill(workers.hands()[0], signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        config = resolve("CartPole-v1", "clone", None, (INLINE,))
+        run = train(config, directory=tmp_path / "run", view=view, channel=broker().url)
+        killer.join()
+    cutter.close()
+    assert "was lost" in view.text
+    assert digest(run) == undisturbed_solution("clone")
+    balanced(view.counts)
+    assert view.counts.dropped == 0
+
+
+@pytest.mark.parametrize("what", ["a worker", "all workers", "the broker"])
+def test_whatever_dies_the_run_ends_solved_with_the_same_bits(tmp_path: Path, what: str) -> None:
+    node = Broker(directory=tmp_path / "broker").start() if what == "the broker" else broker()
+    crews = [Workers(node.url, 2)]
+
+    def strike() -> None:
+        if what == "the broker":
+            node.kill()
+            threading.Timer(0.5, node.start).start()
+        elif what == "all workers":
+            crews[0].kill()
+            crews.append(Workers(node.url, 2))
+        else:
+            os.kill(crews[0].hands()[0], signal.SIGKILL)
+
+    view = Watcher(10_000, strike)
+    try:
+        config = resolve("CartPole-v1", "ppo", None, (INLINE,))
+        run = train(config, directory=tmp_path / "run", view=view, channel=node.url)
+    finally:
+        crews[-1].stop()
+        if what == "the broker":
+            node.stop()
+    assert view.acted
+    assert run.status()["solved"]
+    assert digest(run) == undisturbed_solution("ppo")
+    balanced(view.counts)
+
+
+def test_a_killed_executor_is_resumed_until_solved_with_the_same_bits(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    environment = {**os.environ, "MANYHANDS_CHANNEL": broker().url}
+    command = [sys.executable, "-m", "manyhands.cli", "train"]
+    start = [*command, "CartPole-v1", "--algo", "ppo", "--seed", "3", "--dir", str(run.path)]
+    start += ["--set", "run.checkpoint_every=0.5"]
+    with Workers(broker().url, 2):
+        process = subprocess.Popen(start, env=environment, stdout=subprocess.DEVNULL)
+        wait_for(lambda: run.checkpoint_path(LAST).exists() and run.status().get("steps", 0) >= 10_000)
+        process.kill()
+        process.wait()
+        assert not run.status()["solved"]
+        resume = [*command, "--resume", str(run.path)]
+        subprocess.run(resume, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    assert run.status()["solved"]
+    assert digest(run) == undisturbed_solution("ppo")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Gaussian:
         self.log_prob = (-0.5 * self.z.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def entropy(self) -> Tensor:
-        return (self.log_std + 0.5 + 0.5 * math.log(2 * math.pi)).sum().expand(len(self.mean))
+        return (self.log_std + 0.5 + 0.5 * math.log(2 * math.pi)).sum(-1).expand(len(self.mean))
 
     def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, Tensor]:
         column = coefficient[:, None]
@@ -83,7 +83,23 @@ class Gaussian:
         return column * self.z * torch.exp(-self.log_std), of_log_std
 
 
+class StateGaussian(Gaussian):
+    """Normals whose log standard deviation is a sum: a free part, and one that depends on the state."""
+
+    def __init__(self, outputs: Tensor, free: Tensor, action: Tensor) -> None:
+        mean, of_state = outputs.chunk(2, -1)
+        super().__init__(mean, free + of_state, action)
+
+    def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, Tensor]:
+        column = coefficient[:, None]
+        of_mean = column * self.z * torch.exp(-self.log_std)
+        of_log_std = column * (self.z.square() - 1) - entropy_weight / len(self.mean)
+        return torch.cat([of_mean, of_log_std], -1), of_log_std.sum(0)
+
+
 def distribution(spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, action: Tensor) -> Distribution:
+    if log_std is not None and spec.state_std:
+        return StateGaussian(outputs, log_std, action)
     if log_std is not None:
         return Gaussian(outputs, log_std, action)
     if len(spec.sizes) == 1:

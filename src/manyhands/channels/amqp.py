@@ -43,6 +43,9 @@ FAREWELL = 2.0
 META_LIMIT = 10_000
 """Messages in a meta_queue; the oldest go first, which are the ones that no longer matter."""
 
+EXPIRY = 7 * 24 * 3600 * 1000
+"""Milliseconds after which the broker removes the queues of a run that was killed and never resumed."""
+
 
 @dataclass
 class Counts:
@@ -94,11 +97,10 @@ class AmqpChannel:
         lobby = await channel.declare_exchange(TO_EXECUTORS, fanout, durable=True)
         floor = await channel.declare_exchange(TO_WORKERS, fanout, durable=True)
         # A full data_queue refuses, so workers wait; a batch of answers has room, and as much again.
-        bounded: Any = {"x-max-length": 2 * self.shards, "x-overflow": "reject-publish"}
+        bounded: Any = {"x-max-length": 2 * self.shards, "x-overflow": "reject-publish", "x-expires": EXPIRY}
+        newest: Any = {"x-max-length": META_LIMIT, "x-expires": EXPIRY}
         data_queue = await channel.declare_queue(names.data_queue, durable=True, arguments=bounded)
-        meta_queue = await channel.declare_queue(
-            names.meta_queue, durable=True, arguments={"x-max-length": META_LIMIT}
-        )
+        meta_queue = await channel.declare_queue(names.meta_queue, durable=True, arguments=newest)
         meta_exchange = await channel.declare_exchange(names.meta_exchange, fanout, durable=True)
         await channel.declare_exchange(names.model_exchange, fanout, durable=True)
         await meta_queue.bind(lobby)

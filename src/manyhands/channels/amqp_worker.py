@@ -278,10 +278,10 @@ class Hand:
         self._join(session)
 
     def _check_environment(self, task: Task) -> None:
-        """An id with a colon imports a module, so its owner must have allowed it."""
-        name = task.env.id
-        if ":" in name and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.allowed):
-            raise UsageError(f"{name} is not allowed here; start the worker with --allow-env {name!r}")
+        """What imports a module must be allowed by the worker's owner."""
+        for name in envs.imports(task.env):
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.allowed):
+                raise UsageError(f"{name} is not allowed here; start the worker with --allow-env {name!r}")
         envs.make(task.env).close()
 
     def _join(self, session: Session) -> None:

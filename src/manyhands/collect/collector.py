@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from manyhands.collect.moves import MoveShard
 from manyhands.collect.player import TRIES, Player
 from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
 from manyhands.collect.streams import action_stream, env_seed
+from manyhands.envs import lto
 from manyhands.envs import make as envs
 from manyhands.errors import EnvError, UsageError
 from manyhands.experience import Array, LaneState, ShardState, Trajectory
@@ -85,7 +87,7 @@ class Shard:
                 f"{task.env.id} returned the same environment twice; return a new one every time"
             )
         env = self.lanes[0].env
-        spaces = envs.describe(env, self.layout.action.squash)
+        spaces = envs.describe(env, self.layout.action.squash, self.layout.action.state_std)
         if (spaces.obs.shape, spaces.action) != (self.layout.obs_shape, self.layout.action):
             raise EnvError(f"{task.env.id} has other spaces here than where the run was started")
         self.encode = envs.encoder(env.observation_space, spaces.obs)
@@ -104,7 +106,7 @@ class Shard:
         if action_spec.kind == "gaussian":
             log_std = actor.forward(self.obs, "log_std")
         outputs = np.empty((layout.steps, layout.lanes, action_spec.outputs), np.float32)
-        noise = np.empty_like(outputs)
+        noise = np.empty((layout.steps, layout.lanes, action_spec.noises), np.float32)
         self.finals, self.episodes = 0, 0
         out["terminated"][...] = out["truncated"][...] = False
         for t in range(layout.steps):
@@ -301,19 +303,23 @@ class Collector:
         self.task, self.worker, self.report = task, worker, report
         self.callable_env, self.progress = callable_env, progress
         self.actor = actor(task.spec)
-        self.shards: dict[int, Shard] = {}
+        self.shards: dict[int, Shard | MoveShard] = {}
         self.player: Player | None = None
 
     def collect(self, order: Order, weights: Weights, out: dict[str, Array]) -> Trajectory:
         shard = self.shards.get(order.shard)
         if shard is None:
-            shard = Shard(self.task, order.shard, self.worker, self.report, self.callable_env, self.progress)
-            self.shards[order.shard] = shard
+            shard = self.shards[order.shard] = self._shard(order.shard)
         if order.start is not None:
             shard.restore(order.start)
         if shard.sequence != order.sequence:
             raise ValueError(f"shard {order.shard} stands at {shard.sequence}, not {order.sequence}")
         return shard.play(self.actor, weights, out, order.sequence)
+
+    def _shard(self, index: int) -> Shard | MoveShard:
+        if self.task.env.id == lto.ENV_ID:
+            return MoveShard(self.task, index, self.worker, self.report, self.progress)
+        return Shard(self.task, index, self.worker, self.report, self.callable_env, self.progress)
 
     def drop(self, shard: int) -> None:
         """Someone else plays it from now on."""

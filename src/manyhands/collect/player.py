@@ -50,7 +50,7 @@ class Player:
         for _ in range(lanes):
             self.envs.append(envs.make_to_play(env, callable_env))
             self.progress[BEATS] += 1
-        spaces = envs.describe(self.envs[0], action.squash)
+        spaces = envs.describe(self.envs[0], action.squash, action.state_std)
         if spaces.obs.shape != spec.input_shape or spaces.action != action:
             raise EnvError(f"{env.id} has other spaces now than when the agent was trained")
         self.encode = envs.encoder(self.envs[0].observation_space, spaces.obs)
@@ -75,7 +75,7 @@ class Player:
             outputs = self.actor.forward(self.obs, "policy")
             noise: Float32 | None = None
             if sample:
-                noise = np.zeros((len(self.obs), self.action.outputs), np.float32)
+                noise = np.zeros((len(self.obs), self.action.noises), np.float32)
                 for lane in range(lanes):
                     noise[lane] = self.action.noise(streams[lane], 1)[0]
             actions = self.decode(self.action.choose(outputs, log_std, noise))

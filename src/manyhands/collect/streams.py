@@ -16,7 +16,7 @@ def mix(*words: int) -> int:
     return state
 
 
-ENV, ACTION, TEST, LEARN, INIT = range(5)
+ENV, ACTION, TEST, LEARN, INIT, START, MOVES = range(7)
 """What a stream is for."""
 
 

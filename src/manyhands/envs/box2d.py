@@ -8,7 +8,6 @@ says more briefly, with the same numbers to the last bit, which a test compares.
 import hashlib
 import inspect
 import math
-from copy import copy
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -36,14 +35,11 @@ NOISE = 64
 """Random numbers that are drawn at once; an even number."""
 
 
-def mended(spec: EnvSpec) -> EnvSpec:
-    """The same environment, made without the faults that can be helped."""
+def mend(spec: EnvSpec) -> None:
+    """Lets `spec` make the same environment without the faults that can be helped."""
     _free_shapes()
-    if spec.entry_point != "gymnasium.envs.box2d.lunar_lander:LunarLander" or not _is_known():
-        return spec
-    ours = copy(spec)
-    ours.entry_point = "manyhands.envs.box2d:Lander"
-    return ours
+    if spec.entry_point == "gymnasium.envs.box2d.lunar_lander:LunarLander" and _is_known():
+        spec.entry_point = "manyhands.envs.box2d:Lander"
 
 
 @cache

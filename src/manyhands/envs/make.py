@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import gymnasium
@@ -16,12 +16,15 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import Error as GymnasiumError
 
 from manyhands.config import EnvConfig
+from manyhands.envs import lto
 from manyhands.errors import EnvError, UsageError, near
 from manyhands.experience import Array
 from manyhands.policy import ActionSpec
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
+
+lto.register()
 
 SMALLEST_IMAGE = 3
 """Sides of a three-dimensional observation from which on it counts as an image."""
@@ -56,6 +59,13 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
         raise EnvError(f"{config.id} could not be made: {type(error).__name__}: {error}") from error
 
 
+def imports(config: EnvConfig) -> list[str]:
+    """The modules' names that making it would import, besides Gymnasium's own: code, not data."""
+    found = [config.id] if ":" in config.id else []
+    functions = config.kwargs.get("functions", ()) if config.id == lto.ENV_ID else ()
+    return found + [str(name) for name in functions if ":" in str(name)]
+
+
 def make_to_play(config: EnvConfig, callable_env: MakeEnv | None = None) -> Env:
     """An environment for a lane, which does not check its actions again.
 
@@ -73,15 +83,21 @@ def make_to_play(config: EnvConfig, callable_env: MakeEnv | None = None) -> Env:
 
 
 def _spec(env_id: str) -> str | EnvSpec:
-    """Gymnasium's Box2D environments are mended; all others are as they come."""
-    spec = gymnasium.registry.get(env_id)
-    if spec is None or not str(spec.entry_point).startswith("gymnasium.envs.box2d"):
+    """Without Gymnasium's guard against a step before the first reset, which costs a microsecond a step.
+
+    Its Box2D environments are mended, too.
+    """
+    registered = gymnasium.registry.get(env_id)
+    if registered is None:
         return env_id
-    try:
-        from manyhands.envs import box2d
-    except ImportError:
-        return env_id  # Gymnasium says what is missing
-    return box2d.mended(spec)
+    spec = copy(registered)
+    spec.order_enforce = False
+    if str(spec.entry_point).startswith("gymnasium.envs.box2d"):
+        with suppress(ImportError):  # Gymnasium says what is missing
+            from manyhands.envs import box2d
+
+            box2d.mend(spec)
+    return spec
 
 
 def _is_callable_path(env_id: str) -> bool:
@@ -129,9 +145,13 @@ class Spaces:
     threshold: float | None
 
 
-def describe(env: Env, squash: bool = False) -> Spaces:
+def describe(env: Env, squash: bool = False, state_std: bool = False) -> Spaces:
+    """`squash` and `state_std` are the policy's choice, where actions are continuous."""
     threshold = env.spec.reward_threshold if env.spec is not None else None
-    return Spaces(_obs_spec(env.observation_space), _action_spec(env.action_space, squash), threshold)
+    action = _action_spec(env.action_space)
+    if action.kind == "gaussian":
+        action = replace(action, squash=squash, state_std=state_std)
+    return Spaces(_obs_spec(env.observation_space), action, threshold)
 
 
 def _obs_spec(space: spaces.Space[Any]) -> ObsSpec:
@@ -164,7 +184,7 @@ def _flat_size(space: spaces.Space[Any], whole: spaces.Space[Any]) -> int:
     )
 
 
-def _action_spec(space: spaces.Space[Any], squash: bool) -> ActionSpec:
+def _action_spec(space: spaces.Space[Any]) -> ActionSpec:
     match space:
         case spaces.Discrete():
             return ActionSpec("categorical", (int(space.n),))
@@ -174,7 +194,7 @@ def _action_spec(space: spaces.Space[Any], squash: bool) -> ActionSpec:
             return ActionSpec("categorical", (2,) * space.shape[0])
         case spaces.Box() if np.issubdtype(np.dtype(space.dtype), np.floating):
             low, high = (tuple(map(float, bound.reshape(-1))) for bound in (space.low, space.high))
-            return ActionSpec("gaussian", (len(low),), low, high, squash)
+            return ActionSpec("gaussian", (len(low),), low, high)
     raise UsageError(
         f"actions of type {space} are not supported; Discrete, MultiDiscrete (one row), "
         "MultiBinary (one row) and Box of floats are (use an ActionWrapper)"

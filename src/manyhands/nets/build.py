@@ -41,7 +41,7 @@ def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:
         Head("value", 1, apart, gain=1.0),
     ]
     if spaces.action.kind == "gaussian":
-        heads.append(Head("log_std", spaces.action.outputs, gain=config.log_std, free=True))
+        heads.append(Head("log_std", spaces.action.sizes[0], gain=config.log_std, free=True))
     return NetSpec(
         input_shape=spaces.obs.shape,
         heads=tuple(heads),

@@ -225,6 +225,13 @@ class Executor:
         metrics = self.learner.learn(batch)
         self.previous = (self.weights,) if self.lead else ()
         self.weights = self.learner.weights()
+        self.counts.learning += time.monotonic() - began
+        self._broadcast(batch)
+        self.last_row = metrics
+
+    def _broadcast(self, batch: list[Trajectory]) -> None:
+        """The new weights, and orders to play with them."""
+        began = time.monotonic()
         self.channel.publish(self.weights)
         for trajectory in batch:
             self.counts.steps += trajectory.steps
@@ -233,8 +240,7 @@ class Executor:
         self.counts.recent = list(self.recent)
         self.arrived = [t for t in self.arrived if not any(t is learned for learned in batch)]
         self._settle(batch)
-        self.counts.learning += time.monotonic() - began
-        self.last_row = metrics
+        self.counts.broadcasting += time.monotonic() - began
 
     def _settle(self, trajectories: list[Trajectory]) -> None:
         """Takes note of where the shards stand, frees the memory, and orders what comes next."""

@@ -135,7 +135,7 @@ def speed_over(steps: Floats, seconds: Floats) -> tuple[Floats, Floats]:
 def _draw_booked(axes: Axes, progress: list[Row], inline: bool) -> None:
     """The executor's seconds, stacked; workers collect beside it, so theirs are a line."""
     steps, whole = _columns(progress, "steps", "seconds")
-    shares = {"learning": BLUE, "testing": ORANGE, "waiting": GREY}
+    shares = {"learning": BLUE, "broadcasting": GREEN, "testing": ORANGE, "waiting": GREY}
     if inline:
         shares = {"collecting": VIOLET, **shares}
     parts = [_columns(progress, name)[0] for name in shares]

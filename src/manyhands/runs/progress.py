@@ -28,6 +28,7 @@ class Progress:
     collecting: float = 0.0
     waiting: float = 0.0
     learning: float = 0.0
+    broadcasting: float = 0.0  # handing out weights and orders
     testing: float = 0.0
     recent: list[float] = field(default_factory=list)
 

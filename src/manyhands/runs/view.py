@@ -109,7 +109,7 @@ class View:
 
     def _panel(self, executor: "Executor", speed: float) -> Panel:
         counts, statuses = executor.counts, executor.channel.workers()
-        booked = ("collecting", "waiting", "learning", "testing")
+        booked = ("collecting", "waiting", "learning", "broadcasting", "testing")
         pairs = [
             ("steps", f"{counts.steps:,}"),
             ("steps/s", f"{speed:,.0f}"),

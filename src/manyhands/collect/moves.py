@@ -1,0 +1,123 @@
+"""Plays learn-to-optimise: all lanes of a group at once in NumPy, one whole episode of each per rollout."""
+
+import time
+import traceback
+from collections.abc import Callable
+
+import numpy as np
+
+from manyhands.collect import starts
+from manyhands.collect.player import TRIES
+from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
+from manyhands.collect.streams import MOVES, START, mix
+from manyhands.envs.lto import Problem
+from manyhands.errors import EnvError, ManyhandsError
+from manyhands.experience import Array, ShardState, Trajectory
+from manyhands.nets.build import Actor
+from manyhands.orders import Fault, Task
+from manyhands.policy import Weights
+
+Report = Callable[[Fault], None]
+
+
+class MoveShard:
+    """A group of episodes that share their kind of start and their member of the problem.
+
+    Its random numbers depend on (seed, group, rollout) alone, and every episode begins and ends in its
+    rollout, so there is nothing to remember between two of them: whoever plays it plays the same.
+    """
+
+    def __init__(
+        self, task: Task, index: int, worker: str, report: Report, progress: memoryview | None
+    ) -> None:
+        self.problem = Problem(**task.env.kwargs)
+        self.task, self.layout, self.index = task, task.layout, index
+        self.worker, self.report = worker, report
+        self.progress = progress if progress is not None else unshared()
+        self.start = self.problem.starts[index % len(self.problem.starts)]
+        self.member = index % self.problem.members
+        self.sequence = 0
+        if task.layout.steps != self.problem.horizon:
+            raise EnvError(f"collect.steps must be the horizon, {self.problem.horizon}")
+
+    def restore(self, state: ShardState) -> None:
+        self.sequence = state.sequence
+
+    def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
+        began = time.perf_counter()
+        problem, layout, action_spec = self.problem, self.layout, self.layout.action
+        actor.load(weights.vector)
+        rng = np.random.Generator(np.random.PCG64(mix(self.task.seed, MOVES, self.index, sequence)))
+        point = self._starts(actor, rng, sequence)
+        log_std = actor.forward(point, "log_std")
+        noise = rng.standard_normal((layout.steps, layout.lanes, action_spec.noises), dtype=np.float32)
+        outputs = np.empty((layout.steps, layout.lanes, action_spec.outputs), np.float32)
+        value = first = self._evaluate(point, sequence)
+        for t in range(layout.steps):
+            out["obs"][t] = point
+            outputs[t] = actor.forward(point, "policy")
+            action = action_spec.choose(outputs[t], log_std, noise[t])
+            out["action"][t] = action
+            point[:, : problem.x] = action_spec.to_env(action)
+            before, value = value, self._evaluate(point, sequence)
+            out["reward"][t] = before - value
+        out["terminated"][...] = out["truncated"][...] = False
+        out["terminated"][-1] = True
+        out["last_obs"][...] = point
+        out["episode"][...] = sequence + 1
+        out["episode_return"][: layout.lanes] = first - value
+        out["episode_length"][: layout.lanes] = layout.steps
+        if "logp" in layout.columns:
+            out["logp"][...] = action_spec.log_prob(outputs, log_std, out["action"])
+        self.sequence = sequence + 1
+        return Trajectory.from_arrays(
+            out,
+            layout.columns,
+            0,
+            layout.lanes,
+            shard=self.index,
+            sequence=sequence,
+            version=weights.version,
+            maker=self.worker,
+            seconds=time.perf_counter() - began,
+        )
+
+    def _starts(self, actor: Actor, rng: np.random.Generator, sequence: int) -> Array:
+        problem, lanes = self.problem, self.layout.lanes
+        if self.start == "latin":
+            seed = mix(self.task.seed, START, self.index)
+            return starts.latin(rng, lanes, problem.size, seed, sequence * lanes, problem.intervals)
+        if self.start == "uncertainty":
+
+            def entropy(points: Array) -> Array:
+                """Up to a constant."""
+                spread = self.layout.action.normal(
+                    actor.forward(points, "policy"), actor.forward(points, "log_std")
+                )[1]
+                doubts: Array = np.broadcast_to(spread, (len(points), problem.x)).sum(-1)
+                return doubts
+
+            return starts.uncertain(rng, lanes, problem.size, problem.candidates, entropy)
+        return starts.uniform(rng, lanes, problem.size)
+
+    def _evaluate(self, point: Array, sequence: int) -> Array:
+        """f of every lane. A function of the user's may fail now and then, as a measurement does."""
+        self.progress[LANE], self.progress[EPISODE] = 0, sequence
+        for attempt in range(TRIES):
+            try:
+                return self.problem.evaluate(point, self.member, self._beat)
+            except ManyhandsError:
+                raise
+            except Exception as error:
+                text = traceback.format_exc()
+                if attempt == TRIES - 1:
+                    name = self.problem.functions[self.member % len(self.problem.functions)]
+                    raise EnvError(f"{name} raised {type(error).__name__}: {error}") from error
+                self.report(Fault(self.worker, self.index, 0, sequence, self.task.seed, text))
+        raise AssertionError
+
+    def _beat(self) -> None:
+        self.progress[BEATS] += 1
+
+    def close(self) -> None:
+        """Nothing is held."""

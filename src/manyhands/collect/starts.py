@@ -1,0 +1,46 @@
+"""Where episodes of learn-to-optimise begin: points in [-1, 1]^d. Pure functions of a stream and a count."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from manyhands.collect.streams import START, mix
+from manyhands.experience import Array
+
+
+def uniform(rng: np.random.Generator, count: int, size: int) -> Array:
+    """Anywhere in the cube."""
+    return rng.uniform(-1, 1, (count, size)).astype(np.float32)
+
+
+def latin(rng: np.random.Generator, count: int, size: int, seed: int, first: int, intervals: int) -> Array:
+    """A latin hypercube: every variable draws from the interval of its range that it used least so far.
+
+    With ties broken at random that is one random order of all intervals after the other, so the interval of
+    draw number n follows from n alone, and nobody has to remember what was used.
+    """
+    numbers = np.arange(first, first + count)
+    places = np.empty((count, size))
+    for variable in range(size):
+        for block in np.unique(numbers // intervals):
+            inside = numbers // intervals == block
+            order = _order(seed, variable, int(block), intervals)
+            places[inside, variable] = order[numbers[inside] % intervals]
+    within = rng.uniform(0, 1, (count, size))
+    return (2 * (places + within) / intervals - 1).astype(np.float32)
+
+
+@lru_cache(maxsize=256)
+def _order(seed: int, variable: int, block: int, intervals: int) -> Array:
+    return np.random.default_rng(mix(seed, START, variable, block)).permutation(intervals)
+
+
+def uncertain(
+    rng: np.random.Generator, count: int, size: int, candidates: int, entropy: Callable[[Array], Array]
+) -> Array:
+    """Of many random points for each start, the one where the policy is least certain what to do."""
+    points = rng.uniform(-1, 1, (count, candidates, size)).astype(np.float32)
+    doubts = entropy(points.reshape(-1, size)).reshape(count, candidates)
+    chosen: Array = points[np.arange(count), doubts.argmax(1)]
+    return chosen

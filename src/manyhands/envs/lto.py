@@ -1,0 +1,272 @@
+"""Learn to optimise: a function of x and c, where the agent moves x and has to live with c.
+
+Every variable runs over [-1, 1] for the agent and over the function's own bounds for the function. The state
+is (x, c), an action replaces x, the reward is f before minus f after, and an episode is a few such moves.
+"""
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from numbers import Real
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from manyhands.collect.streams import mix
+from manyhands.errors import EnvError, UsageError, near
+from manyhands.experience import Array
+
+ENV_ID = "manyhands/Lto-v0"
+STRATEGIES = ("random", "latin", "uncertainty")
+VARIANT = 17
+"""What the stream of a variant's deviations is for."""
+
+
+def ackley(z: Array) -> Array:
+    root, wave = np.sqrt((z * z).mean(-1)), np.cos(2 * np.pi * z).mean(-1)
+    value: Array = 20 + math.e - 20 * np.exp(-0.2 * root) - np.exp(wave)
+    return value
+
+
+def rosenbrock(z: Array) -> Array:
+    a, b = z[..., :-1], z[..., 1:]
+    value: Array = (100 * (b - a * a) ** 2 + (1 - a) ** 2).sum(-1)
+    return value
+
+
+def sphere(z: Array) -> Array:
+    value: Array = (z * z).sum(-1)
+    return value
+
+
+def rastrigin(z: Array) -> Array:
+    value: Array = (z * z - 10 * np.cos(2 * np.pi * z) + 10).sum(-1)
+    return value
+
+
+def griewank(z: Array) -> Array:
+    ranks = np.sqrt(np.arange(1, z.shape[-1] + 1))
+    value: Array = 1 + (z * z).sum(-1) / 4000 - np.cos(z / ranks).prod(-1)
+    return value
+
+
+def levy(z: Array) -> Array:
+    w = 1 + (z - 1) / 4
+    first, last, inner = w[..., 0], w[..., -1], w[..., :-1]
+    middle = ((inner - 1) ** 2 * (1 + 10 * np.sin(np.pi * inner + 1) ** 2)).sum(-1)
+    end = (last - 1) ** 2 * (1 + np.sin(2 * np.pi * last) ** 2)
+    value: Array = np.sin(np.pi * first) ** 2 + middle + end
+    return value
+
+
+KNOWN: dict[str, tuple[Callable[[Array], Array], float, float]] = {
+    "ackley": (ackley, 32.768, 0.0),
+    "rosenbrock": (rosenbrock, 2.048, 1.0),
+    "sphere": (sphere, 5.12, 0.0),
+    "rastrigin": (rastrigin, 5.12, 0.0),
+    "griewank": (griewank, 600.0, 0.0),
+    "levy": (levy, 10.0, 1.0),
+}
+"""The function, how far its domain reaches on either side of 0, and the place of its minimum, which is 0."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be optimised, as plain data: it travels to workers as an environment's arguments.
+
+    Its members are functions, or variants of one that differ a little, as prototypes of a device do.
+    """
+
+    functions: tuple[str, ...]
+    x: int = 1
+    c: int = 1
+    bounds: tuple[tuple[float, float], ...] = ()
+    horizon: int = 2
+    starts: tuple[str, ...] = ("random",)
+    variants: int = 1
+    jitter: float = 0.0
+    intervals: int = 20
+    candidates: int = 64
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "functions", tuple(self.functions))
+        object.__setattr__(self, "starts", tuple(self.starts))
+        object.__setattr__(self, "bounds", tuple((float(low), float(high)) for low, high in self.bounds))
+        if not self.functions:
+            raise UsageError("no function is given")
+        for name in self.functions:
+            if name not in KNOWN and ":" not in name:
+                raise UsageError(
+                    f"there is no function {name!r}{near(name, KNOWN)}; known are {', '.join(KNOWN)}, "
+                    "and your own as module:function"
+                )
+            if ":" in name and not self.bounds:
+                raise UsageError(f"{name} needs --bounds=LOW:HIGH, for all variables or for each")
+        for what, value, least in (
+            ("--x", self.x, 1),
+            ("--c", self.c, 0),
+            ("--horizon", self.horizon, 1),
+            ("--variants", self.variants, 1),
+            ("--intervals", self.intervals, 1),
+            ("--candidates", self.candidates, 1),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise UsageError(f"{what} is {value!r}; it must be a whole number of at least {least}")
+        if self.size < 2 and "rosenbrock" in self.functions:
+            raise UsageError("rosenbrock has two variables or more; add one with --x or --c")
+        if len(self.bounds) not in (0, 1, self.size):
+            raise UsageError(f"--bounds has {len(self.bounds)} pairs for {self.size} variables")
+        for low, high in self.bounds:
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise UsageError(f"bounds {low:g}:{high:g} are not a low and a higher number")
+        if not 0 <= self.jitter < 1:
+            raise UsageError(f"--jitter is {self.jitter!r}; it must be between 0 and 1")
+        for name in self.starts:
+            if name not in STRATEGIES:
+                raise UsageError(
+                    f"there is no start {name!r}{near(name, STRATEGIES)}; "
+                    f"there are {', '.join(STRATEGIES)} and heterogeneous"
+                )
+
+    @property
+    def size(self) -> int:
+        return self.x + self.c
+
+    @property
+    def members(self) -> int:
+        return len(self.functions) * self.variants
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Functions that are code of the user's."""
+        return tuple(name for name in self.functions if ":" in name)
+
+    @cached_property
+    def limits(self) -> tuple[Array, Array]:
+        """The lowest and highest value of every variable, in the functions' own units."""
+        bounds = self.bounds or tuple((-KNOWN[name][1], KNOWN[name][1]) for name in self.functions[:1])
+        low, high = np.array(bounds if len(bounds) > 1 else bounds * self.size).T
+        return low, high
+
+    def to_units(self, unit: Array, first: int = 0) -> Array:
+        """From [-1, 1] to the functions' own units; `first` is the variable of the first column."""
+        low, high = (limit[first : first + unit.shape[-1]] for limit in self.limits)
+        own: Array = low + (unit.astype(np.float64) + 1) / 2 * (high - low)
+        return own
+
+    def from_units(self, own: Array, first: int = 0) -> Array:
+        low, high = (limit[first : first + own.shape[-1]] for limit in self.limits)
+        unit: Array = 2 * (own - low) / (high - low) - 1
+        return unit
+
+    def to_plain(self) -> dict[str, Any]:
+        plain = asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()} | {
+            "bounds": [list(pair) for pair in self.bounds]
+        }
+
+    def fresh_variants(self, count: int) -> "Problem":
+        """Others of the same kind, which no training has seen: those that would come next."""
+        return replace(self, variants=self.variants + count)
+
+    def evaluate(self, unit: Array, member: int = 0, beat: Callable[[], None] = lambda: None) -> Array:
+        """f at points [N, x + c] of the cube, in double precision."""
+        kind, variant = member % len(self.functions), member // len(self.functions)
+        points, gain = unit.astype(np.float64), 1.0
+        if self.jitter:
+            rng = np.random.default_rng(mix(VARIANT, variant))
+            points = points + self.jitter * rng.uniform(-1, 1, self.size)
+            gain = 1 + self.jitter * float(rng.uniform(-1, 1))
+        name = self.functions[kind]
+        own = self._to_units_of(name, points)
+        if name in KNOWN:
+            beat()
+            return gain * KNOWN[name][0](own)
+        function = _imported(name)
+        values = np.empty(len(own))
+        for i, point in enumerate(own):
+            beat()
+            values[i] = _number(function(point), name, point)
+        return gain * values
+
+    def _to_units_of(self, name: str, points: Array) -> Array:
+        """Several known functions share the cube, each with its own domain, unless bounds are given."""
+        if self.bounds or name not in KNOWN:
+            return self.to_units(points)
+        return points * KNOWN[name][1]
+
+
+_functions: dict[str, Callable[[Array], Any]] = {}
+
+
+def _imported(path: str) -> Callable[[Array], Any]:
+    if path not in _functions:
+        module, _, name = path.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UsageError(f"cannot import the function {path!r}: {error}") from error
+        if not callable(found):
+            raise UsageError(f"{path!r} is {type(found).__name__}, not a function")
+        _functions[path] = found
+    return _functions[path]
+
+
+def _number(value: Any, name: str, point: Array) -> float:
+    where = f"at {np.array2string(point, precision=4, separator=', ')}"
+    if isinstance(value, np.ndarray) and value.shape == ():
+        value = value[()]
+    if not isinstance(value, Real):
+        raise EnvError(
+            f"{name} returned {type(value).__name__} {value!r:.40} {where}; it must return a number"
+        )
+    if not math.isfinite(value):
+        raise EnvError(f"{name} returned {value} {where}; it must return a finite number")
+    return float(value)
+
+
+class LtoEnv(gymnasium.Env[Array, Array]):
+    """One lane of it, for anyone's library. `member` picks the function or variant.
+
+    A start is uniform in the cube, or what `reset(options={"start": point})` says.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's)
+
+    def __init__(self, member: int = 0, render_mode: str | None = None, **problem: Any) -> None:
+        self.problem = Problem(**problem)
+        self.member, self.render_mode = member, render_mode
+        self.observation_space = spaces.Box(-1.0, 1.0, (self.problem.size,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (self.problem.x,), np.float32)
+        self.point = np.zeros(self.problem.size, np.float32)
+        self.value, self.moves = 0.0, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        start = (options or {}).get("start")
+        if start is None:
+            start = self.np_random.uniform(-1, 1, self.problem.size)
+        self.point = np.clip(np.asarray(start, np.float32).reshape(self.problem.size), -1, 1)
+        self.value, self.moves = self._f(), 0
+        return self.point.copy(), {"f": self.value}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.point[: self.problem.x] = np.clip(action, -1, 1)
+        before, self.value = self.value, self._f()
+        self.moves += 1
+        over = self.moves >= self.problem.horizon
+        return self.point.copy(), before - self.value, over, False, {"f": self.value}
+
+    def _f(self) -> float:
+        return float(self.problem.evaluate(self.point[None], self.member)[0])
+
+
+def register() -> None:
+    if ENV_ID not in gymnasium.registry:
+        gymnasium.register(ENV_ID, "manyhands.envs.lto:LtoEnv", kwargs={"functions": ("sphere",)})

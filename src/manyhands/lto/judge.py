@@ -1,0 +1,89 @@
+"""How good a law is: its f against the true minimum, over a fixed set of conditions."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from manyhands.envs.lto import Problem
+from manyhands.experience import Array
+from manyhands.lto.law import Law
+from manyhands.lto.truth import minimum
+from manyhands.policy import NetSpec, Weights
+
+EVERY = 10
+"""Training steps between two measurements."""
+SCATTERED = 64
+"""Conditions that stand for a space of two dimensions or more."""
+CONDITIONS_SEED = 2024
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Over all conditions and members."""
+
+    mse: float
+    msle: float
+    regret: float
+
+
+def conditions(problem: Problem) -> Array:
+    """c = -1, -0.9 .. 1 for one condition, scattered points for more, one empty row for none."""
+    if problem.c == 0:
+        return np.zeros((1, 0))
+    if problem.c == 1:
+        return np.linspace(-1, 1, 21)[:, None]
+    return np.random.default_rng(CONDITIONS_SEED).uniform(-1, 1, (SCATTERED, problem.c))
+
+
+class Judge:
+    """Knows the truth of a problem, once."""
+
+    def __init__(self, problem: Problem, members: range | None = None) -> None:
+        self.problem = problem
+        self.members = members if members is not None else range(problem.members)
+        self.conditions = conditions(problem)
+        self.truth = {
+            member: np.array([minimum(problem, c, member)[1] for c in self.conditions])
+            for member in self.members
+        }
+
+    def quality(self, law: Law) -> Quality:
+        x = law(self.conditions)
+        points = np.concatenate([x, self.conditions], axis=1)
+        values = {member: self.problem.evaluate(points, member) for member in self.members}
+        errors = np.concatenate([values[m] - self.truth[m] for m in self.members])
+        logs = np.concatenate([np.log1p(values[m]) - np.log1p(self.truth[m]) for m in self.members])
+        return Quality(float((errors**2).mean()), float((logs**2).mean()), float(errors.mean()))
+
+
+class QualityLog:
+    """Measures after every so many training steps and keeps the rows in `quality.jsonl`."""
+
+    def __init__(self, problem: Problem, spec: NetSpec, path: Path, version: int, every: int = EVERY) -> None:
+        self.judge, self.spec, self.path, self.every = Judge(problem), spec, path, every
+        kept = [row for row in read(path) if row["version"] <= version]
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        self.file = path.open("a", buffering=1)
+        self.latest: dict[str, float] = {}
+
+    def __call__(self, weights: Weights) -> dict[str, float]:
+        if weights.version % self.every == 0:
+            law = Law.of(self.judge.problem, self.spec, weights)
+            self.latest = asdict(self.judge.quality(law))
+            self.file.write(json.dumps({"version": weights.version, **self.latest}) + "\n")
+        return self.latest
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows so far; a last line cut by a crash is left out."""
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+    return rows

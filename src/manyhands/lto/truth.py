@@ -1,0 +1,84 @@
+"""The true minimum of a problem for given conditions: a dense grid, then ever finer ones around its best."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from manyhands.envs.lto import Problem
+from manyhands.errors import UsageError
+from manyhands.experience import Array
+
+Function = Callable[[Array], Array]
+"""From points [N, k] to values [N]."""
+GRID = {1: 20_001, 2: 401}
+"""Points along each x, by their number. More x than two are searched from many points instead."""
+KEPT = 5
+"""Valleys of the grid that are looked into."""
+ZOOMS, ZOOM_POINTS = 12, 21
+STARTS, REFINED = 4096, 24
+
+
+def minimum(problem: Problem, condition: Array, member: int = 0) -> tuple[Array, float]:
+    """The x in [-1, 1]^k of the smallest f at `condition` (scaled as well), and that f."""
+    x, value = _minimum(problem, tuple(float(each) for each in condition), member)
+    return np.array(x), value
+
+
+@lru_cache(maxsize=100_000)
+def _minimum(problem: Problem, condition: tuple[float, ...], member: int) -> tuple[tuple[float, ...], float]:
+    def f(x: Array) -> Array:
+        fixed = np.broadcast_to(condition, (len(x), problem.c))
+        return problem.evaluate(np.concatenate([x, fixed], axis=1), member)
+
+    x, value = _by_grid(f, problem.x) if problem.x in GRID else _by_descent(f, problem.x)
+    return tuple(map(float, x)), float(value)
+
+
+def _by_grid(f: Function, size: int) -> tuple[Array, float]:
+    axis = np.linspace(-1, 1, GRID[size])
+    points = np.stack(np.meshgrid(*[axis] * size, indexing="ij"), -1).reshape(-1, size)
+    values = f(points)
+    best: tuple[Array, float] = points[0], np.inf
+    for index in _valleys(points, values, 2 / (GRID[size] - 1)):
+        centre, value, reach = points[index], float(values[index]), 2 / (GRID[size] - 1)
+        for _ in range(ZOOMS):
+            sides = [np.linspace(-reach, reach, ZOOM_POINTS)] * size
+            around = np.stack(np.meshgrid(*sides, indexing="ij"), -1).reshape(-1, size)
+            tried = np.clip(centre + around, -1, 1)
+            found = f(tried)
+            if found.min() <= value:
+                centre, value = tried[found.argmin()], float(found.min())
+            reach /= 5
+        if value < best[1]:
+            best = centre, value
+    return best
+
+
+def _valleys(points: Array, values: Array, step: float) -> list[int]:
+    """The lowest points of the grid, no two of them beside each other."""
+    kept: list[int] = []
+    for index in np.argsort(values, kind="stable")[: 200 * KEPT]:
+        if all(np.abs(points[index] - points[other]).max() > 3 * step for other in kept):
+            kept.append(int(index))
+        if len(kept) == KEPT:
+            break
+    return kept
+
+
+def _by_descent(f: Function, size: int) -> tuple[Array, float]:
+    try:
+        from scipy.optimize import minimize
+        from scipy.stats import qmc
+    except ModuleNotFoundError as error:
+        raise UsageError(f"more than two x need {error.name}; pip install 'manyhands[lto]'") from error
+    points = 2 * qmc.Sobol(size, seed=0).random(STARTS) - 1
+    values = f(points)
+    best: tuple[Array, float] = points[0], np.inf
+    for index in np.argsort(values)[:REFINED]:
+        done = minimize(
+            lambda x: float(f(x[None])[0]), points[index], method="L-BFGS-B", bounds=[(-1, 1)] * size
+        )
+        if done.fun < best[1]:
+            best = done.x, float(done.fun)
+    return best
