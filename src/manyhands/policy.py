@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from manyhands.errors import UsageError
 
 Float32 = NDArray[np.float32]
+STATE_STD_RATE = 0.01
+"""How fast the part of a spread that depends on the state follows the network. At the means' own speed a
+policy would be certain before it is right."""
 Activation = Literal["tanh", "relu", "none"]
 
 
@@ -277,7 +280,7 @@ class ActionSpec:
         if not self.state_std:
             return outputs, log_std
         size = self.sizes[0]
-        return outputs[..., :size], log_std + outputs[..., size:]
+        return outputs[..., :size], log_std + np.float32(STATE_STD_RATE) * outputs[..., size:]
 
     def choose(self, outputs: Float32, log_std: Float32, noise: Float32 | None) -> NDArray[Any]:
         """Actions [B, ...] for the head's outputs [B, n]; without noise the most likely ones."""

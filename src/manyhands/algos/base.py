@@ -188,7 +188,7 @@ class OnPolicy:
         with torch.no_grad():
             policy = distribution(self.action, outputs, self.net.views.get("log_std"), action)
             of_outputs, of_log_std = policy.gradient(coefficient(policy.log_prob), self.common.entropy)
-            if of_log_std is not None:
+            if of_log_std is not None and self.common.log_std_end is None:
                 self.net.gradient_of("log_std").add_(of_log_std)
         return policy, of_outputs
 
@@ -210,9 +210,12 @@ class OnPolicy:
     def begin(self, trajectories: Sequence[Trajectory]) -> tuple[Batch, Array, Array]:
         """What every update starts with: the batch, its advantages and value targets, each [T, B]."""
         config = self.common
+        left = max(0.0, 1.0 - self.steps / self.total_steps)
         if config.anneal:
-            left = max(0.0, 1.0 - self.steps / self.total_steps)
-            self.learning_rate = config.learning_rate * left
+            self.learning_rate = config.learning_rate * left**config.anneal_power
+        if config.log_std_end is not None and "log_std" in self.net.views:
+            start, end = self.spec.head("log_std").gain, config.log_std_end
+            self.net.views["log_std"].detach().fill_(end + left * (start - end))
         batch = self.assemble(trajectories)
         self.steps += batch.reward.size
         advantage = returns.gae(
@@ -267,6 +270,12 @@ def rows(array: Array) -> Tensor:
     """[T, B, ...] as a tensor [T * B, ...]; whole numbers become indices."""
     tensor = torch.from_numpy(np.ascontiguousarray(array.reshape(-1, *array.shape[2:])))
     return tensor.long() if tensor.dtype == torch.int32 else tensor
+
+
+def ranked(advantage: Tensor) -> Tensor:
+    """What a normal distribution would have in their place, by rank."""
+    ranks = advantage.argsort(stable=True).argsort(stable=True)
+    return torch.special.ndtri((ranks + 0.5) / len(ranks)).to(advantage.dtype)
 
 
 def normalised(advantage: Tensor) -> Tensor:

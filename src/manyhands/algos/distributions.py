@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from manyhands.policy import ActionSpec
+from manyhands.policy import STATE_STD_RATE, ActionSpec
 
 
 class Distribution(Protocol):
@@ -88,13 +88,13 @@ class StateGaussian(Gaussian):
 
     def __init__(self, outputs: Tensor, free: Tensor, action: Tensor) -> None:
         mean, of_state = outputs.chunk(2, -1)
-        super().__init__(mean, free + of_state, action)
+        super().__init__(mean, free + STATE_STD_RATE * of_state, action)
 
     def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, Tensor]:
         column = coefficient[:, None]
         of_mean = column * self.z * torch.exp(-self.log_std)
         of_log_std = column * (self.z.square() - 1) - entropy_weight / len(self.mean)
-        return torch.cat([of_mean, of_log_std], -1), of_log_std.sum(0)
+        return torch.cat([of_mean, STATE_STD_RATE * of_log_std], -1), of_log_std.sum(0)
 
 
 def distribution(spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, action: Tensor) -> Distribution:

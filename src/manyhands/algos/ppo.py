@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhands.algos.base import OnPolicy, explained_variance, normalised, rows
+from manyhands.algos.base import OnPolicy, explained_variance, normalised, ranked, rows
 from manyhands.config import PpoConfig
 from manyhands.experience import Trajectory
 
@@ -35,7 +35,7 @@ class PPO(OnPolicy):
             rows(batch.obs),
             rows(batch.action),
             rows(batch.columns["logp"]),
-            normalised(rows(advantage)),
+            ranked(rows(advantage)) if config.rank_advantage else normalised(rows(advantage)),
             rows(target),
         ]
         for epoch in range(config.epochs):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, rows
+from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, ranked, rows
 from manyhands.config import ReinforceConfig
 from manyhands.experience import Trajectory
 
@@ -25,6 +25,8 @@ class Reinforce(OnPolicy):
         obs, targets = rows(batch.obs), rows(target)
 
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
+        if config.rank_advantage:
+            weight = ranked(weight)
         coefficient = -weight / len(weight)  # the loss is -mean A log pi
         policy = self.descend_policy(obs, rows(batch.action), fixed(coefficient))
         for epoch in range(config.baseline_epochs):

@@ -12,9 +12,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from manyhands import wire
-from manyhands.bench.report import OUT, Report, Table, manyhands, run_json, settings
+from manyhands.bench import parts
+from manyhands.bench.parts import Measured
+from manyhands.bench.report import Table, manyhands, run_json, settings
 from manyhands.channels.processes import resident_megabytes
 from manyhands.config import Config
 from manyhands.errors import RunError
@@ -37,6 +39,7 @@ SEEDS = (401, 402, 403)
 """Reserved for this benchmark."""
 FRESH = 10_000
 SPEED_STEPS = 200_000
+FLOOD_SECONDS = 120.0
 PAIRS = 100_000
 DECODES = 20
 PUBLISHED = ("published-1", "published-2", "published-3", "published-4")
@@ -44,59 +47,21 @@ RANDOM_SHARE = {"published-1": 5 / 6, "published-2": 0.5, "published-3": 0.5, "p
 """Of the processes that played at random in the four published runs."""
 
 
+NOTES = (
+    "cartpole, lunar: the wall clock of `manyhands train --algo clone --channel ...` with workers of two "
+    "processes that wait already; solved is the greedy mean of 100 fresh episodes.",
+    "lunar: the published settings get as many steps as the longest of the solved runs took, in loops of "
+    "65,536, with one executor (two of the four had two).",
+    "speed: the same run on the processes channel and over the broker, in turns, two processes each.",
+    "flood: eight worker processes, and an executor that sleeps a second after every update.",
+)
+
+
 def main(arguments: list[str]) -> None:
-    parts: dict[str, Callable[[Broker, Path, argparse.Namespace], tuple[list[Table], dict[str, Any]]]] = {
-        "cartpole": _cartpole,
-        "lunar": _lunar,
-        "speed": _speed,
-        "bits": _bits,
-        "flood": _flood,
-        "share": _share,
-        "decode": _decode,
-    }
-    parser = argparse.ArgumentParser(prog="manyhands bench broker", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=tuple(parts), default=list(parts), help="some parts")
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
-    parser.add_argument("--flood-seconds", type=float, default=120.0)
-    parser.add_argument("--out", type=Path, default=OUT)
-    options = parser.parse_args(arguments)
-    measured = _kept(options.out) if set(options.only) != set(parts) else {}
+    options = parts.parse("broker", __doc__, tuple(PARTS), SEEDS, arguments)
     with tempfile.TemporaryDirectory(prefix="manyhands-bench-") as temporary, Broker() as broker:
-        for part in options.only:
-            tables, numbers = parts[part](broker, Path(temporary), options)
-            measured[part] = {
-                "date": time.strftime("%Y-%m-%d %H:%M"),
-                "tables": [asdict(table) for table in tables],
-                "numbers": numbers,
-            }
-            _save({name: measured[name] for name in parts if name in measured}, arguments, options)
-
-
-def _kept(out: Path) -> dict[str, Any]:
-    """Parts that were measured before and are not measured now."""
-    try:
-        kept: dict[str, Any] = json.loads((out / "broker.json").read_text())["results"]
-    except (OSError, ValueError, KeyError):
-        return {}
-    return kept
-
-
-def _save(measured: Mapping[str, Any], arguments: list[str], options: argparse.Namespace) -> None:
-    """After every part, because the whole takes a quarter of an hour."""
-    tables = [Table(**table) for part in measured.values() for table in part["tables"]]
-    dates = ", ".join(f"{name} {part['date']}" for name, part in measured.items())
-    notes = [
-        "cartpole, lunar: the wall clock of `manyhands train --algo clone --channel ...` with workers of two "
-        "processes that wait already; solved is the greedy mean of 100 fresh episodes.",
-        "lunar: the published settings get as many steps as the longest of the solved runs took, in loops of "
-        "65,536, with one executor (two of the four had two).",
-        "speed: the same run on the processes channel and over the broker, in turns, two processes each.",
-        "flood: eight worker processes, and an executor that sleeps a second after every update.",
-        f"Measured: {dates}.",
-    ]
-    report = Report("broker", "Over RabbitMQ", arguments, options.seeds, tables, notes, measured)
-    numbers = {name: part["numbers"] for name, part in measured.items()}
-    report.save(options.out, _picture(numbers))
+        bound = {name: partial(part, broker, Path(temporary), options) for name, part in PARTS.items()}
+        parts.measure("broker", "Over RabbitMQ", bound, options, arguments, NOTES, _picture)
 
 
 @contextmanager
@@ -158,7 +123,7 @@ def _runs_table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table(title, columns, lines)
 
 
-def _cartpole(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
+def _cartpole(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
     with _workers(broker, 1, 2):
         rows = {
             f"seed {seed}": _train(broker, path / f"cartpole-{seed}", "CartPole-v1", seed, "--algo", "clone")
@@ -167,7 +132,7 @@ def _cartpole(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[
     return [_runs_table("clone on CartPole-v1, one executor and two workers", rows)], rows
 
 
-def _lunar(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
+def _lunar(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
     clone = ("--algo", "clone")
     with _workers(broker, 2):
         rows = {
@@ -184,7 +149,7 @@ def _lunar(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[lis
     return [_runs_table("clone on LunarLander-v3: chosen by advantage, and as published", rows)], rows
 
 
-def _speed(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
+def _speed(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
     """PPO on LunarLander both ways: until solved, and steps/s with large batches."""
     rows: list[tuple[str, ...]] = []
     solve: dict[str, list[float]] = {"processes": [], "broker": []}
@@ -217,7 +182,7 @@ def _steady_speed(run: Run) -> float:
     return float((last["steps"] - first["steps"]) / (last["seconds"] - first["seconds"]))
 
 
-def _bits(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
+def _bits(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
     rows = []
     found: dict[str, Any] = {}
     for algo in ("ppo", "a2c", "reinforce", "impala", "clone"):
@@ -257,14 +222,14 @@ class _Sleepy(View):
         time.sleep(1.0)
 
 
-def _flood(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
+def _flood(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
     shards = 8
     plain = {
         "env": {"id": "CartPole-v1"},
         "collect": {"shards": shards, "lanes": 8, "steps": 128},
         "run": {"steps": 10**12, "until": "steps", "mode": "async", "test_every": 10**12, "max_lag": 1000},
     }
-    view = _Sleepy(broker, options.flood_seconds)
+    view = _Sleepy(broker, FLOOD_SECONDS)
     with _workers(broker, shards):
         run = train(Config.from_plain(plain), directory=path / "flood", view=view, channel=broker.url)
     books = json.loads((run.path / "workers.json").read_text())
@@ -292,14 +257,14 @@ def _flood(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[lis
             f"{statistics.mean(played):.0f} s, {statistics.mean(wait):.0f} s",
         ),
     ]
-    seconds = f"{options.flood_seconds:.0f} s"
+    seconds = f"{FLOOD_SECONDS:.0f} s"
     title = f"Flood: eight workers against a slow executor, {seconds}"
     start = view.samples[0][0]
     samples = [(t - start, *rest) for t, *rest in view.samples]
     return [Table(title, ("", "measured"), rows)], {**books, "balanced": balance, "samples": samples}
 
 
-def _share(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
+def _share(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
     """Two runs at once, three workers for both."""
     found: dict[str, Any] = {}
 
@@ -315,7 +280,7 @@ def _share(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[lis
     return [_runs_table("Two runs at one broker, three workers for both", found)], found
 
 
-def _decode(broker: Broker, path: Path, options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
+def _decode(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
     """LunarLander pairs as JSON lists, parsed twice as published, and as a wire message."""
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(PAIRS, 8)).astype(np.float32)
@@ -374,3 +339,14 @@ def _picture(results: Mapping[str, Any]) -> Figure:
     for axes in (left, right):
         tidy(axes)
     return figure
+
+
+PARTS = {
+    "cartpole": _cartpole,
+    "lunar": _lunar,
+    "speed": _speed,
+    "bits": _bits,
+    "flood": _flood,
+    "share": _share,
+    "decode": _decode,
+}

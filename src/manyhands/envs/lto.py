@@ -90,7 +90,7 @@ class Problem:
     variants: int = 1
     jitter: float = 0.0
     intervals: int = 20
-    candidates: int = 64
+    candidates: int = 8
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "functions", tuple(self.functions))

@@ -74,7 +74,7 @@ def _train(arguments: list[str]) -> None:
     parser.add_argument("--jitter", type=float, default=0.0, help="how much: 0.1 is a tenth of the range")
     parser.add_argument("--horizon", type=int, default=2, help="moves in an episode (default: 2)")
     parser.add_argument("--intervals", type=int, default=20, help="of a latin hypercube (default: 20)")
-    parser.add_argument("--candidates", type=int, default=64, help="of an uncertain start (default: 64)")
+    parser.add_argument("--candidates", type=int, default=8, help="of an uncertain start (default: 8)")
     parser.add_argument("--algo", default="ppo", choices=("ppo", "reinforce"))
     parser.add_argument("--steps", type=int, default=5000, help="training steps (default: 5000)")
     parser.add_argument("--episodes", type=int, default=30, help="in each training step (default: 30)")

@@ -1,0 +1,66 @@
+"""A benchmark of several parts, saved after each, so that one can be measured again without the others."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from manyhands.bench.report import OUT, Report, Table
+
+Measured = tuple[list[Table], dict[str, Any]]
+"""Tables to read, and numbers to compute and draw with."""
+
+
+def parse(
+    name: str, description: str | None, parts: Sequence[str], seeds: Sequence[int], arguments: list[str]
+) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"manyhands bench {name}", description=description)
+    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="some parts")
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
+    parser.add_argument("--out", type=Path, default=OUT)
+    return parser.parse_args(arguments)
+
+
+def measure(
+    name: str,
+    title: str,
+    parts: Mapping[str, Callable[[], Measured]],
+    options: argparse.Namespace,
+    arguments: list[str],
+    notes: Sequence[str],
+    picture: Callable[[Mapping[str, Any]], Figure],
+) -> None:
+    """Those that `options.only` names; the others stay as they were measured before."""
+    measured = _kept(name, options.out) if set(options.only) != set(parts) else {}
+    for part in options.only:
+        tables, numbers = parts[part]()
+        measured[part] = {
+            "date": time.strftime("%Y-%m-%d %H:%M"),
+            "tables": [asdict(table) for table in tables],
+            "numbers": numbers,
+        }
+        found = {each: measured[each] for each in parts if each in measured}
+        dates = ", ".join(f"{each} {part['date']}" for each, part in found.items())
+        report = Report(
+            name,
+            title,
+            arguments,
+            options.seeds,
+            [Table(**table) for part in found.values() for table in part["tables"]],
+            [*notes, f"Measured: {dates}."],
+            found,
+        )
+        report.save(options.out, picture({each: part["numbers"] for each, part in found.items()}))
+
+
+def _kept(name: str, out: Path) -> dict[str, Any]:
+    try:
+        kept: dict[str, Any] = json.loads((out / f"{name}.json").read_text())["results"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return kept
