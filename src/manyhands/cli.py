@@ -81,9 +81,10 @@ def _add_train(commands: Any) -> None:
     train.add_argument(
         "--channel",
         metavar="URL",
-        help="a broker whose workers play: amqp://user:password@host:5672/ "
-        "(default: $MANYHANDS_CHANNEL, else processes here)",
+        help="who plays: a broker's workers, amqp://user:password@host:5672/; a Ray cluster, ray (started "
+        "here), ray:auto or ray://host:10001 (default: $MANYHANDS_CHANNEL, else processes here)",
     )
+    train.add_argument("--cpus-per-worker", type=float, help="that Ray sets aside for each (default: 1)")
     train.add_argument("--executors", type=int, default=1, help="learners that share a broker's data")
     train.add_argument("--join", metavar="RUN", help="be one more executor of a run at the broker")
     train.add_argument("--steps", type=_whole, help="stop after this many environment steps at the latest")

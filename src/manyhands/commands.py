@@ -65,14 +65,14 @@ def train(options: argparse.Namespace) -> None:
     if options.env is None:
         raise UsageError("which environment? For example: manyhands train LunarLander-v3")
     if options.executors != 1:
-        if options.executors < 1 or channel is None:
+        if options.executors < 1 or channel is None or not channel.startswith("amqp"):
             raise UsageError("--executors takes 1 or more, and more than 1 only with --channel amqp://...")
         if options.mode not in (None, "async"):
             raise UsageError(
                 f"several executors share the data as it comes, so --mode is async, not {options.mode}"
             )
         options.mode = "async"
-    names = ("workers", "mode", "steps", "until", "seed")
+    names = ("workers", "mode", "steps", "until", "seed", "cpus_per_worker")
     named = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     overrides = (*(parse_override(text) for text in options.set), {"run": named})
     config = resolve(options.env, options.algo, options.config, overrides)

@@ -129,8 +129,7 @@ class AlgoConfig:
     """Let only the order of a batch's advantages count, not their sizes; ppo and reinforce. For rewards whose
     few largest would drown the rest."""
     anneal: bool = False
-    """Let the learning rate fall to 0 over `run.steps`, as (1 - t)^anneal_power; linearly by default."""
-    anneal_power: float = 1.0
+    """Let the learning rate fall linearly to 0 over `run.steps`."""
     log_std_end: float | None = None
     """Let a gaussian policy's log standard deviation go to this in a straight line over `run.steps`, instead
     of learning it (what depends on the state is learned all the same)."""
@@ -138,7 +137,7 @@ class AlgoConfig:
     """Of the learner. Part of the result: another number sums in another order."""
 
     def __post_init__(self) -> None:
-        _positive(self, "algo", "learning_rate", "max_grad_norm", "reward_scale", "threads", "anneal_power")
+        _positive(self, "algo", "learning_rate", "max_grad_norm", "reward_scale", "threads")
         _not_negative(self, "algo", "entropy", "value_weight", "reward_clip")
         _unit(self, "algo", "gamma", "gae_lambda")
 
@@ -267,6 +266,8 @@ class RunConfig:
     algo: str = "ppo"
     workers: int = -1
     """Worker processes; 0 plays inside this process, -1 takes one per core but no more than shards."""
+    cpus_per_worker: float = 1.0
+    """What Ray is asked to set aside for each worker; other channels take what there is."""
     mode: Mode = "pipelined"
     """sync: no core works while another learns, lag 0. pipelined: the next batch is made while this one is
     learned, lag exactly 1. async: take what is there, lag bounded, not reproducible."""
@@ -309,6 +310,7 @@ class RunConfig:
         _require(self.workers <= 1024, "run.workers", self.workers, "at most 1024")
         _require(0 <= self.seed < 2**63, "run.seed", self.seed, "between 0 and 2^63")
         _positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout", "worker_memory")
+        _positive(self, "run", "cpus_per_worker")
         _not_negative(self, "run", "test_share", "margin", "checkpoint_every", "max_lag", "max_faults")
         if self.solved_at is not None:
             _require(math.isfinite(self.solved_at), "run.solved_at", self.solved_at, "a number")

@@ -80,10 +80,12 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
 def open_channel(plan: Plan, broker: str | None, path: Path) -> ExecutorChannel:
     """A broker's workers, worker processes, or none. More workers than shards would have nothing to do."""
     config = plan.config
-    if broker is not None:
-        return _open_broker(plan, broker, path)
     workers = config.run.workers if config.run.workers >= 0 else usable_cores()
     workers = min(workers, config.collect.shards)
+    if broker is not None and broker.startswith("ray"):
+        return _open_ray(plan, broker, max(1, workers))
+    if broker is not None:
+        return _open_broker(plan, broker, path)
     if workers == 0:
         from manyhands.channels.inline import InlineChannel
 
@@ -117,6 +119,23 @@ def _open_broker(plan: Plan, broker: str, path: Path) -> ExecutorChannel:
     except ModuleNotFoundError as error:
         raise UsageError(f"--channel amqp needs {error.name}; pip install 'manyhands[amqp]'") from error
     return AmqpChannel(plan.task, Address.parse(broker), broker_name(path), plan.config)
+
+
+def _open_ray(plan: Plan, address: str, workers: int) -> ExecutorChannel:
+    try:
+        from manyhands.channels.ray import RayChannel
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--channel ray needs {error.name}; pip install 'manyhands[ray]'") from error
+    run = plan.config.run
+    return RayChannel(
+        plan.task,
+        plan.config.collect.shards,
+        workers,
+        run.hang_timeout,
+        address,
+        run.cpus_per_worker,
+        plan.callable_env,
+    )
 
 
 def usable_cores() -> int:
@@ -189,7 +208,7 @@ def train(
     channel: str | None = None,
     executors: int = 1,
 ) -> Run:
-    """Trains, and returns the run. Ctrl-C stops cleanly. `channel` is a broker's address, or none."""
+    """Trains, and returns the run. Ctrl-C stops cleanly. `channel` is a broker, a Ray cluster, or none."""
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
     with ExitStack() as held:

@@ -212,7 +212,7 @@ class OnPolicy:
         config = self.common
         left = max(0.0, 1.0 - self.steps / self.total_steps)
         if config.anneal:
-            self.learning_rate = config.learning_rate * left**config.anneal_power
+            self.learning_rate = config.learning_rate * left
         if config.log_std_end is not None and "log_std" in self.net.views:
             start, end = self.spec.head("log_std").gain, config.log_std_end
             self.net.views["log_std"].detach().fill_(end + left * (start - end))
@@ -275,7 +275,8 @@ def rows(array: Array) -> Tensor:
 def ranked(advantage: Tensor) -> Tensor:
     """What a normal distribution would have in their place, by rank."""
     ranks = advantage.argsort(stable=True).argsort(stable=True)
-    return torch.special.ndtri((ranks + 0.5) / len(ranks)).to(advantage.dtype)
+    normal: Tensor = torch.special.ndtri((ranks + 0.5) / len(ranks))
+    return normal.to(advantage.dtype)
 
 
 def normalised(advantage: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ NOTES = (
     "number of drivers on processes and for two workers behind a broker.",
     "quality: 30 episodes a training step, measured every 10 training steps at c = -1, -0.9 .. 1. Ackley's "
     "error is the mean squared difference of f and the true minimum, Rosenbrock's that of log(1 + f). "
-    "The best is that of the second half: Ackley's minimum lies at the centre, where an untrained law begins.",
+    "The best is that of the second half: Ackley's minimum lies at the centre, where a new law begins.",
     "speed-up: rho* = (collecting with one driver) / (collecting + broadcasting); 64 episodes a step.",
     "one shot: a law trained once (its time is given) against optimisers that begin anew for each condition.",
 )

@@ -1,0 +1,295 @@
+"""The channel over a Ray cluster: workers are actors, weights and trajectories go through its object store.
+
+Ray places the actors, carries the bytes and restarts what dies. An actor that was restarted knows nothing of
+its shards, so its orders are given again with where they stand.
+"""
+
+import logging
+import os
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from threadpoolctl import threadpool_limits
+
+from manyhands import wire
+from manyhands.channels.base import WorkerStatus
+from manyhands.channels.processes import player_environment
+from manyhands.collect.collector import Collector
+from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
+from manyhands.envs.make import MakeEnv
+from manyhands.errors import EnvError, ManyhandsError, RunError, UsageError
+from manyhands.experience import Array, Trajectory
+from manyhands.orders import NEWEST, Culprit, Event, Fault, Lost, Notice, Order, Task, Trial, Verdict
+from manyhands.policy import Weights
+
+POLL = 0.2
+VERSIONS = 3
+"""Versions of the weights that are held in the object store."""
+WATCH_INTERVAL = 1.0
+"""Seconds between two questions how far an actor is."""
+START_TIMEOUT = 60.0
+"""Seconds that an actor may take to start, or to start again."""
+LOCAL, EXISTING, CLIENT = "ray", "ray:auto", "ray://"
+
+
+class Player:
+    """The worker's half, inside an actor. Its orders come as calls, one after the other."""
+
+    def __init__(self, task: bytes, name: str, callable_env: MakeEnv | None) -> None:
+        self.blas = threadpool_limits(1, "blas")
+        self.task = Task.from_message(wire.decode(task, "task"))
+        self.progress = unshared()
+        self.made = b""
+        self.events: list[bytes] = []
+        self.latest: Weights
+        self.collector = Collector(self.task, name, self.report, callable_env, self.progress)
+
+    def fulfil(self, order: bytes, weights: bytes) -> tuple[bytes, list[bytes], str]:
+        """What came of an order, what was to be reported on the way, and why the run must end, if it must."""
+        from manyhands.roles.worker import fulfil
+
+        self.events = []
+        self.latest = wire.read_weights(wire.decode(weights, "weights"), self.task.spec)
+        message = wire.decode(order)
+        wanted = Trial.from_message(message) if message.kind == "trial" else Order.from_message(message)
+        try:
+            fulfil(wanted, self, self.collector)
+        except ManyhandsError as error:
+            return b"", self.events, str(error)
+        return self.made, self.events, ""
+
+    def signs(self) -> tuple[int, int, int]:
+        """Answered beside an order that is under way."""
+        return self.progress[BEATS], self.progress[LANE], self.progress[EPISODE]
+
+    def weights(self, version: int) -> Weights:
+        return self.latest
+
+    def arrays(self, order: Order) -> dict[str, Array]:
+        return self.task.layout.allocate()
+
+    def send(self, made: Trajectory | Verdict) -> None:
+        if isinstance(made, Verdict):
+            self.made = wire.encode(made.to_message())
+        else:
+            self.made = wire.encode_trajectory(made, self.task.spec.schema)
+
+    def report(self, event: Fault | Notice) -> None:
+        if isinstance(event, Fault):
+            self.events.append(wire.encode(event.to_message()))
+        else:
+            self.events.append(wire.encode(wire.Message("notice", "", {"text": event.text})))
+
+
+@dataclass(eq=False)
+class Actor:
+    """A player as the executor keeps it."""
+
+    name: str
+    handle: Any
+    shards: list[int]
+    orders: dict[Any, Order | Trial] = field(default_factory=dict)  # by what Ray will answer them with
+    signs: tuple[int, int, int] = (0, 0, 0)
+    seen_at: float = field(default_factory=time.monotonic)
+    asked: Any = None
+    hung: bool = False
+    ready: bool = False
+
+
+class RayChannel:
+    """The executor's half; shard i belongs to actor i mod N."""
+
+    plays_here = False
+
+    def __init__(
+        self,
+        task: Task,
+        shards: int,
+        workers: int,
+        hang_timeout: float,
+        address: str = LOCAL,
+        cpus: float = 1.0,
+        callable_env: MakeEnv | None = None,
+    ) -> None:
+        self.task, self.hang_timeout = task, hang_timeout
+        self.started = _connect(address, workers, cpus)
+        self.versions: dict[int, Any] = {}
+        self.events: deque[Event] = deque()
+        self.asked_at = time.monotonic()
+        self.finished = False
+        remote: Any = ray.remote(num_cpus=cpus, max_restarts=-1, concurrency_groups={"watch": 1})  # type: ignore[call-overload]
+        made = remote(Player)
+        raw = wire.encode(task.to_message())
+        self.actors = [
+            Actor(f"actor-{i}", made.remote(raw, f"actor-{i}", callable_env), list(range(i, shards, workers)))
+            for i in range(workers)
+        ]
+        self.by_shard = {shard: actor for actor in self.actors for shard in actor.shards}
+        self.by_answer: dict[Any, Actor] = {}
+
+    def publish(self, weights: Weights) -> None:
+        self.versions[weights.version] = ray.put(wire.encode_weights(weights))
+        for version in sorted(self.versions)[:-VERSIONS]:
+            del self.versions[version]
+
+    def order(self, order: Order | Trial) -> None:
+        actor = self.by_shard[order.shard if isinstance(order, Order) else order.part]
+        version = max(self.versions) if order.version == NEWEST else order.version
+        raw = wire.encode(order.to_message())
+        if not actor.orders:
+            actor.seen_at = time.monotonic()
+        answer = actor.handle.fulfil.remote(raw, self.versions[version])
+        actor.orders[answer] = order
+        self.by_answer[answer] = actor
+
+    def receive(self, timeout: float) -> Event | None:
+        deadline = time.monotonic() + timeout
+        while not self.events:
+            left = deadline - time.monotonic()
+            if self.by_answer:
+                ready, _ = ray.wait(
+                    list(self.by_answer), num_returns=1, timeout=max(0.0, min(left, POLL)), fetch_local=True
+                )
+                for answer in ready:
+                    self._take(answer)
+            else:
+                time.sleep(max(0.0, min(left, POLL)))
+            self._watch()
+            if left <= 0 and not self.events:
+                return None
+        return self.events.popleft()
+
+    def _take(self, answer: Any) -> None:
+        actor = self.by_answer.get(answer)
+        if actor is None:
+            return  # of an actor whose orders have been given back
+        try:
+            raw, reports, failure = ray.get(answer)
+        except RayActorError as error:
+            self._lost(actor, _reason(error))
+            return
+        except RayTaskError as error:
+            raise RunError(f"{actor.name} failed: {error.cause!r}") from error
+        except RayError as error:
+            self._lost(actor, _reason(error))
+            return
+        del self.by_answer[answer]
+        order = actor.orders.pop(answer)
+        actor.seen_at, actor.ready = time.monotonic(), True
+        for report in reports:
+            message = wire.decode(report)
+            if message.kind == "fault":
+                self.events.append(Fault.from_message(message))
+            else:
+                self.events.append(Notice(actor.name, str(message.meta["text"])))
+        if failure:
+            raise EnvError(failure)
+        if isinstance(order, Order):
+            self.events.append(wire.decode_trajectory(raw, self.task.layout, self.task.spec.schema))
+        else:
+            self.events.append(Verdict.from_message(wire.decode(raw, "verdict")))
+
+    def _lost(self, actor: Actor, reason: str) -> None:
+        """Its calls have failed; Ray starts it again, and all it was to do is given back."""
+        orders = tuple(actor.orders.values())
+        for answer in actor.orders:
+            del self.by_answer[answer]
+        actor.orders.clear()
+        culprit = Culprit(actor.signs[1], actor.signs[2]) if actor.hung else None
+        actor.hung = actor.ready = False
+        actor.asked, actor.seen_at = None, time.monotonic()
+        self.events.append(Lost(actor.name, reason, tuple(actor.shards), orders, culprit))
+
+    def _watch(self) -> None:
+        """Asks every actor now and then how far it is; one that has an order and does not move is ended."""
+        now = time.monotonic()
+        if now - self.asked_at < WATCH_INTERVAL:
+            return
+        self.asked_at = now
+        for actor in self.actors:
+            if not actor.orders:
+                actor.seen_at = now
+                continue
+            self._hear_signs(actor, now)
+            allowed = self.hang_timeout if actor.ready else max(self.hang_timeout, START_TIMEOUT)
+            if now - actor.seen_at > allowed and not actor.hung:
+                actor.hung = True
+                ray.kill(actor.handle, no_restart=False)
+
+    def _hear_signs(self, actor: Actor, now: float) -> None:
+        if actor.asked is not None:
+            if not ray.wait([actor.asked], timeout=0)[0]:
+                return
+            try:
+                signs = ray.get(actor.asked)
+            except RayError:
+                signs = actor.signs
+            actor.ready = True
+            if signs[0] != actor.signs[0]:
+                actor.signs, actor.seen_at = signs, now
+        actor.asked = actor.handle.signs.options(concurrency_group="watch").remote()
+
+    def ack(self, trajectory: Trajectory) -> None:
+        """Every rollout is a copy of its own here."""
+
+    def workers(self) -> list[WorkerStatus]:
+        now = time.monotonic()
+        return [WorkerStatus(a.name, now - a.seen_at, bool(a.orders)) for a in self.actors]
+
+    def backlog(self) -> None:
+        return None
+
+    def books(self) -> dict[str, Any]:
+        return {}
+
+    def finish(self, reason: str) -> None:
+        if self.finished:
+            return
+        self.finished = True
+        self.by_answer.clear()
+        self.versions.clear()
+        for actor in self.actors:
+            actor.orders.clear()
+            ray.kill(actor.handle)
+        if self.started:
+            ray.shutdown()
+
+
+def _connect(address: str, workers: int, cpus: float) -> bool:
+    """To the cluster; True when it was started here and ends with the run."""
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    common: dict[str, Any] = {
+        "logging_level": logging.ERROR,
+        "log_to_driver": False,
+        "namespace": "manyhands",
+        "runtime_env": {"env_vars": {"PYTHONPATH": player_environment()["PYTHONPATH"]}},
+    }
+    try:
+        if address == LOCAL:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            enough = max(float(os.cpu_count() or 1), workers * cpus)
+            ray.init(address="local", include_dashboard=False, num_cpus=int(enough + 0.999), **common)
+        elif address == EXISTING:
+            ray.init(address="auto", **common)
+        elif address.startswith(CLIENT):
+            ray.init(address=address, **common)
+        else:
+            raise UsageError(f"--channel {address} is not ray, ray:auto or ray://HOST:10001")
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        text = " ".join(str(error).split())
+        hint = "; the cluster must run the same versions of Ray and Python" if "ersion" in text else ""
+        raise RunError(f"{address}: no Ray cluster to work with: {text[:200]}{hint}") from error
+    return True
+
+
+def _reason(error: RayError) -> str:
+    """One line of Ray's many."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    known = [line for line in lines if "exit" in line.lower() or "node" in line.lower()]
+    return (known or lines or [type(error).__name__])[0][:160]
