@@ -129,7 +129,8 @@ class AlgoConfig:
     """Let only the order of a batch's advantages count, not their sizes; ppo and reinforce. For rewards whose
     few largest would drown the rest."""
     anneal: bool = False
-    """Let the learning rate fall linearly to 0 over `run.steps`."""
+    """Let the learning rate fall to 0 over `run.steps`, as (1 - t)^anneal_power."""
+    anneal_power: float = 1.0
     log_std_end: float | None = None
     """Let a gaussian policy's log standard deviation go to this in a straight line over `run.steps`, instead
     of learning it (what depends on the state is learned all the same)."""
@@ -137,7 +138,7 @@ class AlgoConfig:
     """Of the learner. Part of the result: another number sums in another order."""
 
     def __post_init__(self) -> None:
-        _positive(self, "algo", "learning_rate", "max_grad_norm", "reward_scale", "threads")
+        _positive(self, "algo", "learning_rate", "max_grad_norm", "reward_scale", "threads", "anneal_power")
         _not_negative(self, "algo", "entropy", "value_weight", "reward_clip")
         _unit(self, "algo", "gamma", "gae_lambda")
 

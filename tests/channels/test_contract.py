@@ -8,12 +8,14 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 from brokers import Workers, broker, wait_for
+from clusters import cluster
 
 from manyhands.channels.amqp import AmqpChannel
 from manyhands.channels.amqp_link import Address
 from manyhands.channels.base import ExecutorChannel
 from manyhands.channels.inline import InlineChannel
 from manyhands.channels.processes import ProcessesChannel
+from manyhands.channels.ray import RayChannel
 from manyhands.config import Config
 from manyhands.experience import ShardState, Trajectory
 from manyhands.orders import NEWEST, Fault, Notice, Order, Trial, Verdict
@@ -32,6 +34,7 @@ CHANNELS: dict[str, Open] = {
     ),
     "amqp-1": lambda planned: _over_broker(planned, 1),
     "amqp-2": lambda planned: _over_broker(planned, 2),
+    "ray-2": lambda planned: RayChannel(planned.task, SHARDS, 2, hang_timeout=30),
 }
 
 
@@ -66,6 +69,8 @@ def opener(request: pytest.FixtureRequest) -> Iterator[Open]:
     def open_channel(made: Plan) -> ExecutorChannel:
         if request.param.startswith("amqp"):
             held.enter_context(Workers(broker().url, int(request.param.rpartition("-")[2])))
+        if request.param.startswith("ray"):
+            cluster()
         channel = CHANNELS[request.param](made)
         opened.append(channel)
         return channel

@@ -212,7 +212,7 @@ class OnPolicy:
         config = self.common
         left = max(0.0, 1.0 - self.steps / self.total_steps)
         if config.anneal:
-            self.learning_rate = config.learning_rate * left
+            self.learning_rate = config.learning_rate * left**config.anneal_power
         if config.log_std_end is not None and "log_std" in self.net.views:
             start, end = self.spec.head("log_std").gain, config.log_std_end
             self.net.views["log_std"].detach().fill_(end + left * (start - end))

@@ -6,10 +6,12 @@ its shards, so its orders are given again with where they stand.
 
 import logging
 import os
+import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -33,6 +35,7 @@ WATCH_INTERVAL = 1.0
 """Seconds between two questions how far an actor is."""
 START_TIMEOUT = 60.0
 """Seconds that an actor may take to start, or to start again."""
+CONNECT_TIMEOUT = 5.0
 LOCAL, EXISTING, CLIENT = "ray", "ray:auto", "ray://"
 
 
@@ -65,6 +68,9 @@ class Player:
     def signs(self) -> tuple[int, int, int]:
         """Answered beside an order that is under way."""
         return self.progress[BEATS], self.progress[LANE], self.progress[EPISODE]
+
+    def process(self) -> int:
+        return os.getpid()
 
     def weights(self, version: int) -> Weights:
         return self.latest
@@ -278,6 +284,7 @@ def _connect(address: str, workers: int, cpus: float) -> bool:
         elif address == EXISTING:
             ray.init(address="auto", **common)
         elif address.startswith(CLIENT):
+            _knock(address)
             ray.init(address=address, **common)
         else:
             raise UsageError(f"--channel {address} is not ray, ray:auto or ray://HOST:10001")
@@ -286,6 +293,15 @@ def _connect(address: str, workers: int, cpus: float) -> bool:
         hint = "; the cluster must run the same versions of Ray and Python" if "ersion" in text else ""
         raise RunError(f"{address}: no Ray cluster to work with: {text[:200]}{hint}") from error
     return True
+
+
+def _knock(address: str) -> None:
+    """Ray's client would try for half a minute."""
+    try:
+        parts = urlsplit(address)
+        socket.create_connection((parts.hostname or "", parts.port or 10001), CONNECT_TIMEOUT).close()
+    except OSError as error:
+        raise ConnectionError(f"nobody answers ({error})") from error
 
 
 def _reason(error: RayError) -> str:

@@ -1,0 +1,161 @@
+"""A real Ray: every algorithm gives the same bits, and what dies is replaced."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from brokers import TESTS
+from clusters import cluster
+
+from manyhands import cli
+from manyhands.config import ALGORITHMS, Config
+from manyhands.errors import EnvError
+from manyhands.runs.store import LAST, Run
+from manyhands.runs.view import View
+from manyhands.settings import merge
+from manyhands.training import train
+
+SMALL: dict[str, Any] = {
+    "collect": {"shards": 2, "lanes": 4, "steps": 32},
+    "run": {"steps": 4096, "until": "steps", "workers": 2, "seed": 3, "checkpoint_every": 1e9},
+}
+
+
+def config(env: str, **run: Any) -> Config:
+    return Config.from_plain(merge(SMALL, {"env": {"id": env}, "run": run}))
+
+
+def digest(run: Run) -> str:
+    return hashlib.sha256(run.checkpoint(LAST).weights.vector.tobytes()).hexdigest()
+
+
+class Watcher(View):
+    """Keeps what is said, and kills the first actor's process once, in the middle."""
+
+    def __init__(self, kill: bool = False) -> None:
+        super().__init__(quiet=True)
+        self.kill, self.text = kill, ""
+
+    def said(self, text: str) -> None:
+        self.text += text + "\n"
+
+    def progress(self, row: Any, executor: Any) -> None:
+        if self.kill and executor.counts.steps >= 1000:
+            self.kill = False
+            handle = executor.channel.actors[0].handle
+            os.kill(ray.get(handle.process.remote()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("mode", ["sync", "pipelined"])
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_algorithm_learns_the_same_bits(tmp_path: Path, algo: str, mode: str) -> None:
+    cluster()
+    settings = {"algo": algo, "mode": mode, "test_every": 2048, "test_episodes": 4}
+    here = train(config("CartPole-v1", **settings, workers=0), directory=tmp_path / "inline")
+    there = train(config("CartPole-v1", **settings), directory=tmp_path / "ray", channel="ray")
+    assert digest(there) == digest(here)
+
+
+def test_an_actor_that_is_killed_comes_back_and_changes_no_bit(tmp_path: Path) -> None:
+    cluster()
+    here = train(config("small_envs:Slow", workers=0), directory=tmp_path / "inline")
+    view = Watcher(kill=True)
+    there = train(config("small_envs:Slow"), directory=tmp_path / "ray", channel="ray", view=view)
+    assert not view.kill
+    assert "actor-0 was lost" in view.text
+    assert digest(there) == digest(here)
+
+
+def test_a_hanging_environment_is_given_up_and_the_run_goes_on(tmp_path: Path) -> None:
+    cluster()
+    view = Watcher()
+    kwargs = {"how": "hang", "marker": str(tmp_path / "marker")}
+    plain = merge(
+        SMALL, {"env": {"id": "small_envs:Failing", "kwargs": kwargs}, "run": {"hang_timeout": 2.0}}
+    )
+    run = train(Config.from_plain(plain), directory=tmp_path / "run", channel="ray", view=view)
+    assert "was lost" in view.text
+    assert run.status()["steps"] == 4096
+
+
+def test_an_environment_that_breaks_its_contract_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    cluster()
+    kwargs = {"how": "nan", "marker": str(tmp_path / "marker"), "always": True}
+    plain = merge(SMALL, {"env": {"id": "small_envs:Failing", "kwargs": kwargs}})
+    with pytest.raises(EnvError, match="broke its contract"):
+        train(Config.from_plain(plain), directory=tmp_path / "run", channel="ray")
+
+
+def test_a_node_of_three_dies_and_the_run_ends_solved(tmp_path: Path) -> None:
+    """In a process of its own, because a process belongs to one cluster."""
+    script = f"""
+import threading, time
+from pathlib import Path
+from ray.cluster_utils import Cluster
+from manyhands.runs.view import View
+from manyhands.settings import resolve
+from manyhands.training import train
+
+cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0}})
+nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
+import ray
+ray.init(address=cluster.address, namespace="manyhands", logging_level="ERROR", log_to_driver=False)
+
+class Killer(View):
+    done = False
+    lines = []
+    def said(self, text):
+        self.lines.append(text)
+    def progress(self, row, executor):
+        if executor.counts.steps >= 500 and not self.done:
+            self.done = True
+            cluster.remove_node(nodes[0], allow_graceful=False)
+
+view = Killer(quiet=True)
+config = resolve("CartPole-v1", "ppo", None, ({{"run": {{"seed": 3, "workers": 2}}}},))
+run = train(config, directory=Path({str(tmp_path / "run")!r}), channel="ray", view=view)
+print("lost" if any("was lost" in line for line in view.lines) else "kept", run.status()["solved"])
+ray.shutdown()
+cluster.shutdown()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "lost True" in done.stdout.splitlines(), done.stdout[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("ray:nowhere", "is not ray, ray:auto or ray://"), ("ray://127.0.0.1:1", "no Ray cluster to work with")],
+)
+def test_a_cluster_that_is_not_there_is_one_line(tmp_path: Path, address: str, said: str) -> None:
+    command = [sys.executable, "-m", "manyhands.cli", "train", "CartPole-v1", "--channel", address]
+    done = subprocess.run(
+        [*command, "--dir", str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_ray_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "manyhands.channels.ray", raising=False)
+    with pytest.raises(SystemExit):
+        cli.main(["train", "CartPole-v1", "--channel", "ray", "--dir", str(tmp_path / "run")])
+    assert "pip install 'manyhands[ray]'" in capsys.readouterr().err
