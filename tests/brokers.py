@@ -69,6 +69,16 @@ class Workers:
             self.process.wait(GRACE)
 
 
+@cache
+def crew(procs: int) -> str:
+    """The address of a broker of its own, with a worker that no test ends: starting one takes seconds."""
+    node = Broker().start()
+    atexit.register(node.stop)
+    workers = Workers(node.url, procs)
+    atexit.register(workers.stop)
+    return node.url
+
+
 class Cutter:
     """A way to the broker that stops in the middle of the first large message, once it is `armed`."""
 

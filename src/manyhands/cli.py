@@ -49,8 +49,7 @@ def parser() -> argparse.ArgumentParser:
     _add_play(commands)
     _add_worker(commands)
     _add_broker(commands)
-    lto = commands.add_parser("lto", help="learn to optimise a function: train, predict, export, plot")
-    lto.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="see `manyhands lto --help`")
+    commands.add_parser("lto", help="learn to optimise a function: train, predict, export, plot, judge")
     commands.add_parser("runs", help="list the runs under runs/").add_argument("--debug", action="store_true")
     show = commands.add_parser("show", help="a run's settings, result and learning curve")
     show.add_argument("run", metavar="RUN", help="a run's name or path")
@@ -183,6 +182,11 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     sys.path.insert(0, os.getcwd())  # for module:callable, as `python -m` would do
     try:
+        if given[:1] == ["lto"]:  # its options and verbs are its own
+            from manyhands.lto.commands import main as learn_to_optimise
+
+            learn_to_optimise(given[1:])
+            return
         options = parser().parse_args(given)
         if options.command is None:
             parser().print_help()

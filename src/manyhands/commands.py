@@ -30,7 +30,6 @@ def run(options: argparse.Namespace) -> None:
         "play": play,
         "worker": worker,
         "broker": broker,
-        "lto": lto,
         "runs": runs,
         "show": show,
         "bench": bench,
@@ -167,12 +166,6 @@ def broker(options: argparse.Namespace) -> None:
             time.sleep(0.2)
             if node.process is None or node.process.poll() is not None:
                 raise RunError("RabbitMQ has ended by itself")
-
-
-def lto(options: argparse.Namespace) -> None:
-    from manyhands.lto.commands import main
-
-    main(options.rest)
 
 
 def runs(options: argparse.Namespace) -> None:

@@ -3,11 +3,10 @@
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from brokers import Workers, broker, wait_for
+from brokers import crew, wait_for
 from clusters import cluster
 
 from manyhands.channels.amqp import AmqpChannel
@@ -40,7 +39,7 @@ CHANNELS: dict[str, Open] = {
 
 def _over_broker(planned: Plan, hands: int) -> AmqpChannel:
     """Complete before it is used: a hand that joins later takes over shards, which is another test."""
-    address = Address.parse(broker().url)
+    address = Address.parse(crew(hands))
     channel = AmqpChannel(planned.task, address, f"test-{uuid.uuid4().hex}", planned.config)
     wait_for(lambda: channel.receive(0) is None and len(channel.workers()) == hands)
     return channel
@@ -64,21 +63,17 @@ def weights(made: Plan, version: int) -> Weights:
 @pytest.fixture(params=CHANNELS)
 def opener(request: pytest.FixtureRequest) -> Iterator[Open]:
     opened: list[ExecutorChannel] = []
-    held = ExitStack()
 
     def open_channel(made: Plan) -> ExecutorChannel:
-        if request.param.startswith("amqp"):
-            held.enter_context(Workers(broker().url, int(request.param.rpartition("-")[2])))
         if request.param.startswith("ray"):
             cluster()
         channel = CHANNELS[request.param](made)
         opened.append(channel)
         return channel
 
-    with held:
-        yield open_channel
-        for channel in opened:
-            channel.finish("the test is over")
+    yield open_channel
+    for channel in opened:
+        channel.finish("the test is over")
 
 
 def receive_all(channel: ExecutorChannel, count: int) -> list[Trajectory]:

@@ -52,8 +52,7 @@ class Watcher(View):
             os.kill(ray.get(handle.process.remote()), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("mode", ["sync", "pipelined"])
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize(("algo", "mode"), [*((algo, "sync") for algo in ALGORITHMS), ("ppo", "pipelined")])
 def test_every_algorithm_learns_the_same_bits(tmp_path: Path, algo: str, mode: str) -> None:
     cluster()
     settings = {"algo": algo, "mode": mode, "test_every": 2048, "test_episodes": 4}
@@ -113,12 +112,12 @@ class Killer(View):
     def said(self, text):
         self.lines.append(text)
     def progress(self, row, executor):
-        if executor.counts.steps >= 500 and not self.done:
+        if executor.counts.steps >= 2000 and not self.done:
             self.done = True
             cluster.remove_node(nodes[0], allow_graceful=False)
 
 view = Killer(quiet=True)
-config = resolve("CartPole-v1", "ppo", None, ({{"run": {{"seed": 3, "workers": 2}}}},))
+config = resolve("CartPole-v1", "ppo", None, ({{"run": {{"seed": 1, "workers": 2}}}},))
 run = train(config, directory=Path({str(tmp_path / "run")!r}), channel="ray", view=view)
 print("lost" if any("was lost" in line for line in view.lines) else "kept", run.status()["solved"])
 ray.shutdown()

@@ -10,7 +10,7 @@ from manyhands.runs.store import LAST
 from manyhands.settings import merge
 from manyhands.training import train
 
-WORKERS = (0, 1, 2, 4)
+WORKERS = (0, 1, 3)
 SMALL = {
     "net": {"normalise": True},
     "collect": {"shards": 4, "lanes": 2, "steps": 32},

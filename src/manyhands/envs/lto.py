@@ -186,7 +186,7 @@ class Problem:
         if name in KNOWN:
             beat()
             return gain * KNOWN[name][0](own)
-        function = _imported(name)
+        function = imported(name)
         values = np.empty(len(own))
         for i, point in enumerate(own):
             beat()
@@ -203,7 +203,7 @@ class Problem:
 _functions: dict[str, Callable[[Array], Any]] = {}
 
 
-def _imported(path: str) -> Callable[[Array], Any]:
+def imported(path: str) -> Callable[[Array], Any]:
     if path not in _functions:
         module, _, name = path.partition(":")
         try:

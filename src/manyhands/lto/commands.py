@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from manyhands.config import Config
-from manyhands.envs.lto import ENV_ID, KNOWN, STRATEGIES, Problem
+from manyhands.envs.lto import ENV_ID, KNOWN, STRATEGIES, Problem, imported
 from manyhands.errors import UsageError
 from manyhands.lto.law import Law, export_npz, export_onnx, problem_of
 from manyhands.runs import store
@@ -120,6 +120,9 @@ def configure(options: argparse.Namespace) -> Config:
         intervals=options.intervals,
         candidates=options.candidates,
     )
+    if not options.channel:  # workers elsewhere may have modules that this machine has not
+        for name in problem.imports:
+            imported(name)
     episodes, drivers = options.episodes, options.drivers
     for what, value in (("--steps", options.steps), ("--episodes", episodes)):
         if value < 1:

@@ -12,6 +12,7 @@ from manyhands.experience import Array
 from manyhands.lto.law import Law
 from manyhands.lto.truth import minimum
 from manyhands.policy import NetSpec, Weights
+from manyhands.runs.checkpoint import write_atomically
 
 EVERY = 10
 """Training steps between two measurements."""
@@ -65,15 +66,15 @@ class QualityLog:
     def __init__(self, problem: Problem, spec: NetSpec, path: Path, version: int, every: int = EVERY) -> None:
         self.judge, self.spec, self.path, self.every = Judge(problem), spec, path, every
         kept = [row for row in read(path) if row["version"] <= version]
-        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        self.file = path.open("a", buffering=1)
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self.latest: dict[str, float] = {}
 
     def __call__(self, weights: Weights) -> dict[str, float]:
         if weights.version % self.every == 0:
             law = Law.of(self.judge.problem, self.spec, weights)
             self.latest = asdict(self.judge.quality(law))
-            self.file.write(json.dumps({"version": weights.version, **self.latest}) + "\n")
+            with self.path.open("a") as file:
+                file.write(json.dumps({"version": weights.version, **self.latest}) + "\n")
         return self.latest
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx.reference
 import pytest
-from brokers import TESTS, Workers, broker
+from brokers import TESTS, crew
+from clusters import cluster
 
 from manyhands import cli
 from manyhands.errors import EnvError, RunError
@@ -33,21 +34,24 @@ def digest(run: Run) -> str:
     return f"{weights.version} {hashlib.sha256(weights.vector.tobytes()).hexdigest()}"
 
 
-@pytest.mark.parametrize("algo", ["ppo", "reinforce"])
-@pytest.mark.parametrize("starts", STRATEGIES)
+@pytest.mark.parametrize(
+    ("starts", "algo"), [*((starts, "ppo") for starts in STRATEGIES), ("heterogeneous", "reinforce")]
+)
 def test_any_number_of_drivers_gives_the_same_weights(tmp_path: Path, starts: str, algo: str) -> None:
-    words = ("ackley", "--starts", starts, "--algo", algo, "--steps", "200")
-    found = {n: digest(lto(tmp_path / str(n), *words, "--drivers", str(n))) for n in (0, 1, 2, 3, 5, 6)}
+    """More of them, and longer, in `manyhands bench lto`."""
+    words = ("ackley", "--starts", starts, "--algo", algo, "--steps", "100")
+    found = {n: digest(lto(tmp_path / str(n), *words, "--drivers", str(n))) for n in (0, 2, 5)}
     assert len(set(found.values())) == 1, found
-    assert found[0].startswith("200 ")
+    assert found[0].startswith("100 ")
 
 
-@pytest.mark.parametrize("starts", STRATEGIES)
-def test_so_do_workers_behind_a_broker(tmp_path: Path, starts: str) -> None:
-    words = ("rosenbrock", "--starts", starts, "--steps", "100")
+def test_so_do_workers_behind_a_broker_and_on_ray(tmp_path: Path) -> None:
+    words = ("rosenbrock", "--starts", "heterogeneous", "--steps", "100")
     here = lto(tmp_path / "here", *words, "--drivers", "0")
-    with Workers(broker().url, 2):
-        there = lto(tmp_path / "there", *words, "--channel", broker().url)
+    there = lto(tmp_path / "there", *words, "--channel", crew(2))
+    assert digest(there) == digest(here)
+    cluster()
+    there = lto(tmp_path / "ray", *words, "--drivers", "3", "--channel", "ray")
     assert digest(there) == digest(here)
 
 
@@ -57,7 +61,7 @@ def test_a_resumed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     command = [sys.executable, "-m", "manyhands.cli", "lto"]
     cut = Run(tmp_path / "cut")
-    start = [*command, *words, "--dir", str(cut.path), "--set", "run.checkpoint_every=0", "--quiet"]
+    start = [*command, *words, "--dir", str(cut.path), "--set", "run.checkpoint_every=0.05", "--quiet"]
     process = subprocess.Popen(start, env=environment)
     while cut.status().get("version", 0) < 50:
         assert process.poll() is None
@@ -78,7 +82,7 @@ def law(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_it_learns_rosenbrock(law: Run) -> None:
     rows = read(law.path / "quality.jsonl")
     assert [row["version"] for row in rows] == list(range(10, 1501, 10))
-    assert rows[-1]["msle"] < 1.0 < rows[0]["msle"]
+    assert rows[-1]["msle"] < 0.4 * rows[0]["msle"]
     assert law.status()["broadcasting"] > 0
 
 
@@ -97,7 +101,7 @@ def test_predictions_exports_and_pictures(
     table, minima = tmp_path / "c.csv", tmp_path / "x.csv"
     table.write_text("c1\n" + "".join(f"{c}\n" for c in own[:, 0]))
     commands.main(["predict", str(law.path), "--csv", str(table), "--out", str(minima)])
-    rows = list(csv.DictReader(minima.open()))
+    rows = list(csv.DictReader(minima.read_text().splitlines()))
     np.testing.assert_allclose([float(row["x1"]) for row in rows], x[:, 0], rtol=1e-9)
 
     commands.main(["export", str(law.path), str(tmp_path / "law.onnx")])
