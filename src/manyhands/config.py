@@ -298,7 +298,7 @@ class RunConfig:
     """Seconds that one environment step may take before its worker is replaced."""
     worker_memory: int = 1000
     """MB that a worker may hold. One that holds more is replaced and its episodes played again to where they
-    were, because some simulators leak: LunarLander's Box2D 1.6 kB an episode, gigabytes in a week."""
+    were, because some simulators leak: one kilobyte an episode is gigabytes in a week."""
 
     def __post_init__(self) -> None:
         _require(

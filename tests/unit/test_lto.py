@@ -138,7 +138,7 @@ def test_variants_differ_and_the_next_ones_are_new() -> None:
 
 
 def test_the_environment_passes_gymnasiums_checker() -> None:
-    env = gymnasium.make(lto.ENV_ID, functions=("ackley",), x=2, c=1)
+    env = gymnasium.make(f"manyhands.envs.lto:{lto.ENV_ID}", functions=("ackley",), x=2, c=1)
     check_env(env.unwrapped, skip_render_check=True)
 
 

@@ -55,7 +55,7 @@ DIMENSION_STEPS = 3000
 TIMEOUT = 3600.0
 NOTES = (
     "bits: 200 training steps of 30 episodes; the first 12 digits of the weights' hash, the same for every "
-    "number of drivers on processes and for two workers behind a broker.",
+    "number of drivers on processes, for two workers behind a broker, and for three actors on Ray.",
     "quality: 30 episodes a training step, measured every 10 training steps at c = -1, -0.9 .. 1. Ackley's "
     "error is the mean squared difference of f and the true minimum, Rosenbrock's that of log(1 + f). "
     "The best is that of the second half: Ackley's minimum lies at the centre, where a new law begins.",
@@ -125,6 +125,8 @@ def _bits(path: Path, options: argparse.Namespace) -> Measured:
                     held.enter_context(_workers(broker, 2))
                     there = train(path / f"{name}-amqp", *words, "--channel", broker.url)
                     digests["2 workers, amqp"] = _digest(there)
+                there = train(path / f"{name}-ray", *words, "--drivers", 3, "--channel", "ray")
+                digests["3 actors, ray"] = _digest(there)
                 same = len(set(digests.values())) == 1
                 rows.append(
                     (algo, starts, digests["in one process"], str(len(digests)), "yes" if same else "NO")

@@ -7,6 +7,7 @@ script needs no `if __name__ == "__main__"`. They end with the executor, however
 
 import mmap
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -97,7 +98,8 @@ class ProcessesChannel:
         callable_env: MakeEnv | None = None,
     ) -> None:
         self.task, self.hang_timeout, self.worker_memory = task, hang_timeout, worker_memory
-        self.weighed_at = time.monotonic()
+        self.weighed_at = self.watched_at = time.monotonic()
+        self.selector = selectors.DefaultSelector()
         self.callable_env = callable_env
         self.descriptors: list[int] = []
         self.board = shared.WeightBoard(self._share(shared.WeightBoard.size(task.spec)), task.spec)
@@ -135,6 +137,7 @@ class ProcessesChannel:
         os.close(progress_file)
         worker = WorkerProcess(name, process, Connection(ours.detach()), progress, shards)
         self.processes.append(worker)
+        self.selector.register(worker.connection, selectors.EVENT_READ, worker)
         self.workers_by_shard.update(dict.fromkeys(shards, worker))
         Thread(target=worker.send_all, name=f"{name} sender", daemon=True).start()
         task = self.task.to_message()
@@ -158,19 +161,24 @@ class ProcessesChannel:
         deadline = time.monotonic() + timeout
         while not self.events:
             left = deadline - time.monotonic()
-            alive = [worker for worker in self.processes if not worker.gone]
-            ready = wait([worker.connection for worker in alive], max(0.0, min(left, POLL)))
-            for worker in alive:
-                if worker.connection in ready:
-                    self._read(worker)
-                else:
-                    self._watch(worker)
-            self._weigh()
+            for key, _ in self.selector.select(max(0.0, min(left, POLL))):
+                self._read(key.data)
+            self._look_after_workers()
             if left <= 0 and not self.events:
                 return None
         event = self.events.popleft()
         # Only now, when the executor hears of it, so that it gives no order to a worker it does not know of.
         return self._replace(event) if isinstance(event, WorkerProcess) else event
+
+    def _look_after_workers(self) -> None:
+        """Now and then: with many workers it costs more than reading what they send."""
+        now = time.monotonic()
+        if now - self.watched_at >= POLL:
+            self.watched_at = now
+            for worker in self.processes:
+                if not worker.gone:
+                    self._watch(worker)
+            self._weigh()
 
     def _read(self, worker: WorkerProcess) -> None:
         try:
@@ -202,7 +210,8 @@ class ProcessesChannel:
     def _watch(self, worker: WorkerProcess) -> None:
         """Notices a worker that has died without a word, or has an order but shows no sign of life."""
         if worker.process.poll() is not None:
-            self._gone(worker, "left")
+            if not worker.connection.poll():  # else its last words, or the end of them, are read first
+                self._gone(worker, "left")
             return
         now = time.monotonic()
         if worker.progress[BEATS] != worker.seen_beats or not worker.orders:
@@ -226,6 +235,7 @@ class ProcessesChannel:
 
     def _gone(self, worker: WorkerProcess, reason: str) -> None:
         worker.gone = reason
+        self.selector.unregister(worker.connection)
         self.events.append(worker)
 
     def _replace(self, worker: WorkerProcess) -> Lost:
@@ -268,6 +278,7 @@ class ProcessesChannel:
         for worker in self.processes:
             worker.end(deadline - time.monotonic())
         self.processes.clear()
+        self.selector.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
 

@@ -267,6 +267,5 @@ class LtoEnv(gymnasium.Env[Array, Array]):
         return float(self.problem.evaluate(self.point[None], self.member)[0])
 
 
-def register() -> None:
-    if ENV_ID not in gymnasium.registry:
-        gymnasium.register(ENV_ID, "manyhands.envs.lto:LtoEnv", kwargs={"functions": ("sphere",)})
+if ENV_ID not in gymnasium.registry:
+    gymnasium.register(ENV_ID, "manyhands.envs.lto:LtoEnv", kwargs={"functions": ("sphere",)})

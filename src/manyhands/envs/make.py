@@ -24,8 +24,6 @@ from manyhands.policy import ActionSpec
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
 
-lto.register()
-
 SMALLEST_IMAGE = 3
 """Sides of a three-dimensional observation from which on it counts as an image."""
 
