@@ -152,7 +152,7 @@ Judge = Callable[[Weights], dict[str, float]]
 def _judge(plan: Plan, run: Run, version: int) -> Judge | None:
     """Learn-to-optimise knows the true minimum of its own functions, though not of a user's."""
     env = plan.config.env
-    if env.id != lto.ENV_ID or (problem := lto.Problem(**env.kwargs)).imports:
+    if env.id != lto.ENV_ID or (problem := lto.Problem.of(env.kwargs)).imports:
         return None
     from manyhands.lto.judge import QualityLog
 

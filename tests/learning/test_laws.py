@@ -190,6 +190,9 @@ def test_a_function_that_fails_once_is_asked_again(tmp_path: Path, monkeypatch: 
         (["small_functions:nothing", "--bounds=-1:1"], "cannot import the function"),
         ([], "which function"),
         (["ackley", "--algo", "dqn"], "invalid choice"),
+        (["--functions", ""], "there is no function ''"),
+        (["ackley", "--set", "net.squash=true"], "net.squash stays false"),
+        (["ackley", "--resume", "law"], "goes on with the run's own settings"),
     ],
 )
 def test_a_wrong_call_is_one_line(
@@ -207,10 +210,14 @@ def test_a_wrong_call_is_one_line(
 def test_a_condition_out_of_bounds_and_a_run_of_another_kind(
     law: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    swapped = tmp_path / "swapped.csv"
+    swapped.write_text("x1,c1\n0.1,0.2\n")
     for words, said in (
         (["predict", str(law.path), "--c", "3"], "outside of its bounds -2.048 to 2.048"),
         (["predict", str(law.path), "--c", "1", "1"], "a condition is 1 numbers here, not 2"),
         (["export", str(law.path), "law.txt"], "neither .onnx nor .npz"),
+        (["predict", str(law.path), "--csv", str(swapped)], "not a table of c1"),
+        (["predict", str(law.path)], "give one condition with --c"),
     ):
         with pytest.raises(SystemExit):
             cli.main(["lto", *words])

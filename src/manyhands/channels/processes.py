@@ -143,7 +143,7 @@ class ProcessesChannel:
         task = self.task.to_message()
         meta = {**task.meta, "name": name, "shards": shards}
         worker.outbox.put(wire.encode(wire.Message("task", task.schema, meta)))
-        # The only pickle in the house: a callable for our own child, over a pipe that no one else has.
+        # A pickle, but a callable for our own child, over a pipe that no one else has.
         worker.outbox.put(cloudpickle.dumps(self.callable_env) if self.callable_env else b"")
 
     def publish(self, weights: Weights) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from threadpoolctl import threadpool_limits
 
 from manyhands import wire
@@ -175,7 +175,15 @@ class RayChannel:
             return  # of an actor whose orders have been given back
         try:
             raw, reports, failure = ray.get(answer)
+        except ActorUnavailableError as error:
+            if actor.ready:
+                self._lost(actor, _reason(error))
+            else:
+                self._ask_again(actor)  # it is being started anew
+            return
         except RayActorError as error:
+            if getattr(error, "actor_init_failed", False):
+                raise RunError(f"{actor.name} could not start: {_reason(error)}") from error
             self._lost(actor, _reason(error))
             return
         except RayTaskError as error:
@@ -198,6 +206,16 @@ class RayChannel:
             self.events.append(wire.decode_trajectory(raw, self.task.layout, self.task.spec.schema))
         else:
             self.events.append(Verdict.from_message(wire.decode(raw, "verdict")))
+
+    def _ask_again(self, actor: Actor) -> None:
+        """The same orders; they say where their shards stand."""
+        time.sleep(POLL)
+        orders = list(actor.orders.values())
+        for answer in actor.orders:
+            del self.by_answer[answer]
+        actor.orders.clear()
+        for order in orders:
+            self.order(order)
 
     def _lost(self, actor: Actor, reason: str) -> None:
         """Its calls have failed; Ray starts it again, and all it was to do is given back."""
@@ -232,11 +250,11 @@ class RayChannel:
                 return
             try:
                 signs = ray.get(actor.asked)
+                actor.ready = True
+                if signs[0] != actor.signs[0]:
+                    actor.signs, actor.seen_at = signs, now
             except RayError:
-                signs = actor.signs
-            actor.ready = True
-            if signs[0] != actor.signs[0]:
-                actor.signs, actor.seen_at = signs, now
+                pass  # its order tells
         actor.asked = actor.handle.signs.options(concurrency_group="watch").remote()
 
     def ack(self, trajectory: Trajectory) -> None:

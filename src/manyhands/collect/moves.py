@@ -1,17 +1,15 @@
 """Plays learn-to-optimise: all lanes of a group at once in NumPy, one whole episode of each per rollout."""
 
 import time
-import traceback
 from collections.abc import Callable
 
 import numpy as np
 
 from manyhands.collect import starts
-from manyhands.collect.player import TRIES
 from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
 from manyhands.collect.streams import MOVES, START, mix
 from manyhands.envs.lto import Problem
-from manyhands.errors import EnvError, ManyhandsError
+from manyhands.errors import EnvError
 from manyhands.experience import Array, ShardState, Trajectory
 from manyhands.nets.build import Actor
 from manyhands.orders import Fault, Task
@@ -30,12 +28,12 @@ class MoveShard:
     def __init__(
         self, task: Task, index: int, worker: str, report: Report, progress: memoryview | None
     ) -> None:
-        self.problem = Problem(**task.env.kwargs)
+        self.problem = Problem.of(task.env.kwargs)
         self.task, self.layout, self.index = task, task.layout, index
         self.worker, self.report = worker, report
         self.progress = progress if progress is not None else unshared()
-        self.start = self.problem.starts[index % len(self.problem.starts)]
         self.member = index % self.problem.members
+        self.start = self.problem.starts[index // self.problem.members % len(self.problem.starts)]
         self.sequence = 0
         if task.layout.steps != self.problem.horizon:
             raise EnvError(f"collect.steps must be the horizon, {self.problem.horizon}")
@@ -61,6 +59,8 @@ class MoveShard:
             point[:, : problem.x] = action_spec.to_env(action)
             before, value = value, self._evaluate(point, sequence)
             out["reward"][t] = before - value
+        if not np.isfinite(out["reward"]).all():
+            raise EnvError(f"{problem.name(self.member)} has values that are too large; rescale it")
         out["terminated"][...] = out["truncated"][...] = False
         out["terminated"][-1] = True
         out["last_obs"][...] = point
@@ -101,20 +101,12 @@ class MoveShard:
         return starts.uniform(rng, lanes, problem.size)
 
     def _evaluate(self, point: Array, sequence: int) -> Array:
-        """f of every lane. A function of the user's may fail now and then, as a measurement does."""
         self.progress[LANE], self.progress[EPISODE] = 0, sequence
-        for attempt in range(TRIES):
-            try:
-                return self.problem.evaluate(point, self.member, self._beat)
-            except ManyhandsError:
-                raise
-            except Exception as error:
-                text = traceback.format_exc()
-                if attempt == TRIES - 1:
-                    name = self.problem.functions[self.member % len(self.problem.functions)]
-                    raise EnvError(f"{name} raised {type(error).__name__}: {error}") from error
-                self.report(Fault(self.worker, self.index, 0, sequence, self.task.seed, text))
-        raise AssertionError
+
+        def failed(text: str) -> None:
+            self.report(Fault(self.worker, self.index, 0, sequence, self.task.seed, text))
+
+        return self.problem.evaluate(point, self.member, self._beat, failed)
 
     def _beat(self) -> None:
         self.progress[BEATS] += 1

@@ -6,7 +6,8 @@ is (x, c), an action replaces x, the reward is f before minus f after, and an ep
 
 import importlib
 import math
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -22,6 +23,8 @@ from manyhands.experience import Array
 
 ENV_ID = "manyhands/Lto-v0"
 STRATEGIES = ("random", "latin", "uncertainty")
+TRIES = 3
+"""How often a function of the user's is asked for one point."""
 VARIANT = 17
 """What the stream of a variant's deviations is for."""
 
@@ -98,6 +101,10 @@ class Problem:
         object.__setattr__(self, "bounds", tuple((float(low), float(high)) for low, high in self.bounds))
         if not self.functions:
             raise UsageError("no function is given")
+        if self.jitter and self.imports:
+            raise UsageError(
+                "--jitter would leave the bounds of your own function; write variants as functions"
+            )
         for name in self.functions:
             if name not in KNOWN and ":" not in name:
                 raise UsageError(
@@ -131,6 +138,15 @@ class Problem:
                     f"there is no start {name!r}{near(name, STRATEGIES)}; "
                     f"there are {', '.join(STRATEGIES)} and heterogeneous"
                 )
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> "Problem":
+        """From an environment's arguments."""
+        plain = {name: value for name, value in arguments.items() if name not in ("member", "render_mode")}
+        try:
+            return cls(**{"functions": ("sphere",), **plain})
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"not a problem to optimise: {error}") from error
 
     @property
     def size(self) -> int:
@@ -173,15 +189,27 @@ class Problem:
         """Others of the same kind, which no training has seen: those that would come next."""
         return replace(self, variants=self.variants + count)
 
-    def evaluate(self, unit: Array, member: int = 0, beat: Callable[[], None] = lambda: None) -> Array:
-        """f at points [N, x + c] of the cube, in double precision."""
-        kind, variant = member % len(self.functions), member // len(self.functions)
-        points, gain = unit.astype(np.float64), 1.0
-        if self.jitter:
-            rng = np.random.default_rng(mix(VARIANT, variant))
-            points = points + self.jitter * rng.uniform(-1, 1, self.size)
-            gain = 1 + self.jitter * float(rng.uniform(-1, 1))
-        name = self.functions[kind]
+    def deviation(self, member: int) -> tuple[Array, float]:
+        """How far a variant is shifted in every variable, and by what its values are multiplied."""
+        if not self.jitter:
+            return np.zeros(self.size), 1.0
+        rng = np.random.default_rng(mix(VARIANT, member // len(self.functions)))
+        shift: Array = self.jitter * rng.uniform(-1, 1, self.size)
+        return shift, 1 + self.jitter * float(rng.uniform(-1, 1))
+
+    def name(self, member: int) -> str:
+        return self.functions[member % len(self.functions)]
+
+    def evaluate(
+        self,
+        unit: Array,
+        member: int = 0,
+        beat: Callable[[], None] = lambda: None,
+        failed: Callable[[str], None] = lambda text: None,
+    ) -> Array:
+        """f at points [N, x + c] of the cube, in double precision. `failed` hears of tries that raised."""
+        shift, gain = self.deviation(member)
+        points, name = unit.astype(np.float64) + shift, self.name(member)
         own = self._to_units_of(name, points)
         if name in KNOWN:
             beat()
@@ -190,7 +218,7 @@ class Problem:
         values = np.empty(len(own))
         for i, point in enumerate(own):
             beat()
-            values[i] = _number(function(point), name, point)
+            values[i] = _number(_asked(function, name, point, failed), name, point)
         return gain * values
 
     def _to_units_of(self, name: str, points: Array) -> Array:
@@ -198,6 +226,19 @@ class Problem:
         if self.bounds or name not in KNOWN:
             return self.to_units(points)
         return points * KNOWN[name][1]
+
+
+def _asked(function: Callable[[Array], Any], name: str, point: Array, failed: Callable[[str], None]) -> Any:
+    """A measurement may fail now and then, so it is made again."""
+    for _ in range(TRIES - 1):
+        try:
+            return function(point)
+        except Exception:
+            failed(traceback.format_exc())
+    try:
+        return function(point)
+    except Exception as error:
+        raise EnvError(f"{name} raised {type(error).__name__}: {error}") from error
 
 
 _functions: dict[str, Callable[[Array], Any]] = {}
@@ -208,7 +249,7 @@ def imported(path: str) -> Callable[[Array], Any]:
         module, _, name = path.partition(":")
         try:
             found = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
+        except Exception as error:  # whatever a module does when it is imported
             raise UsageError(f"cannot import the function {path!r}: {error}") from error
         if not callable(found):
             raise UsageError(f"{path!r} is {type(found).__name__}, not a function")
@@ -238,7 +279,7 @@ class LtoEnv(gymnasium.Env[Array, Array]):
     metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's)
 
     def __init__(self, member: int = 0, render_mode: str | None = None, **problem: Any) -> None:
-        self.problem = Problem(**problem)
+        self.problem = Problem.of(problem)
         self.member, self.render_mode = member, render_mode
         self.observation_space = spaces.Box(-1.0, 1.0, (self.problem.size,), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (self.problem.x,), np.float32)

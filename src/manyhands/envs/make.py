@@ -16,8 +16,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import Error as GymnasiumError
 
 from manyhands.config import EnvConfig
-from manyhands.envs import lto
-from manyhands.errors import EnvError, UsageError, near
+from manyhands.envs import lto  # noqa: F401 (registers its environment)
+from manyhands.errors import EnvError, ManyhandsError, UsageError, near
 from manyhands.experience import Array
 from manyhands.policy import ActionSpec
 
@@ -47,6 +47,8 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
     try:
         # The collector checks every observation itself; Gymnasium's checker would only slow it down.
         return gymnasium.make(_spec(config.id), disable_env_checker=True, **arguments)
+    except ManyhandsError:
+        raise
     except ModuleNotFoundError as error:
         raise UsageError(f"{config.id} needs the module {error.name!r}, which is not installed") from error
     except GymnasiumError as error:
@@ -58,10 +60,14 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
 
 
 def imports(config: EnvConfig) -> list[str]:
-    """The modules' names that making it would import, besides Gymnasium's own: code, not data."""
+    """The modules' names that making it would import, besides Gymnasium's own: code, not data.
+
+    Functions to optimise count whatever the id: Gymnasium knows more than one spelling of it.
+    """
     found = [config.id] if ":" in config.id else []
-    functions = config.kwargs.get("functions", ()) if config.id == lto.ENV_ID else ()
-    return found + [str(name) for name in functions if ":" in str(name)]
+    functions = config.kwargs.get("functions", ())
+    names = [functions] if isinstance(functions, str) else list(functions)
+    return found + [str(name) for name in names if ":" in str(name)]
 
 
 def make_to_play(config: EnvConfig, callable_env: MakeEnv | None = None) -> Env:

@@ -4,6 +4,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -76,13 +77,15 @@ def _train(arguments: list[str]) -> None:
     parser.add_argument("--intervals", type=int, default=20, help="of a latin hypercube (default: 20)")
     parser.add_argument("--candidates", type=int, default=8, help="of an uncertain start (default: 8)")
     parser.add_argument("--algo", default="ppo", choices=("ppo", "reinforce"))
-    parser.add_argument("--steps", type=int, default=5000, help="training steps (default: 5000)")
+    parser.add_argument("--steps", type=int, help="training steps (default: 5000)")
     parser.add_argument("--episodes", type=int, default=30, help="in each training step (default: 30)")
     parser.add_argument(
         "--groups", type=int, help="of episodes: a group is played by one driver (default: by the episodes)"
     )
     parser.add_argument("--mode", default="sync", help="sync (default), pipelined or async")
-    parser.add_argument("--channel", help="a broker's address: amqp://user:password@host:5672/")
+    parser.add_argument(
+        "--channel", help="amqp://user:password@host:5672/, ray, ray:auto or ray://host:10001"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--name", help="a name for the run, under runs/")
     parser.add_argument("--dir", type=Path, help="a directory for the run, anywhere")
@@ -97,17 +100,23 @@ def _train(arguments: list[str]) -> None:
     view = View(quiet=options.quiet)
     channel = options.channel or os.environ.get(CHANNEL_VARIABLE) or None
     if options.resume is not None:
+        if options.function or options.functions or options.set:
+            raise UsageError(
+                "--resume goes on with the run's own settings; only --steps and --drivers change"
+            )
         found = store.find(options.resume)
         problem_of(found)
-        train(continue_config(found, None, None, options.drivers), resume=found, view=view, channel=channel)
+        batch = found.config().collect.batch
+        steps = options.steps * batch if options.steps is not None else None
+        train(continue_config(found, steps, None, options.drivers), resume=found, view=view, channel=channel)
         return
-    config = configure(options)
+    config = configure(options, channel)
     run = train(config, options.name, options.dir, view=view, channel=channel)
     if not options.quiet:
         _report(run)
 
 
-def configure(options: argparse.Namespace) -> Config:
+def configure(options: argparse.Namespace, channel: str | None) -> Config:
     problem = Problem(
         functions=_functions(options),
         x=options.x,
@@ -120,11 +129,12 @@ def configure(options: argparse.Namespace) -> Config:
         intervals=options.intervals,
         candidates=options.candidates,
     )
-    if not options.channel:  # workers elsewhere may have modules that this machine has not
+    if channel is None:  # workers elsewhere may have modules that this machine has not
         for name in problem.imports:
             imported(name)
     episodes, drivers = options.episodes, options.drivers
-    for what, value in (("--steps", options.steps), ("--episodes", episodes)):
+    steps = 5000 if options.steps is None else options.steps
+    for what, value in (("--steps", steps), ("--episodes", episodes)):
         if value < 1:
             raise UsageError(f"{what} is {value}; it must be 1 or more")
     if drivers is not None and drivers > episodes:
@@ -132,7 +142,8 @@ def configure(options: argparse.Namespace) -> Config:
     if drivers is not None and drivers < 0:
         raise UsageError(f"--drivers is {drivers}; it must be 0 (in this process) or more")
     wanted = max(drivers or 1, len(problem.starts), problem.members)
-    groups = options.groups if options.groups is not None else groups_for(episodes, wanted)
+    even = problem.members * len(problem.starts)
+    groups = options.groups if options.groups is not None else groups_for(episodes, wanted, even)
     if groups < 1 or episodes % groups or groups < wanted:
         raise UsageError(
             f"{episodes} episodes cannot be {groups} equal groups for {wanted} drivers, starts or functions"
@@ -141,29 +152,37 @@ def configure(options: argparse.Namespace) -> Config:
         "env": {"kwargs": problem.to_plain()},
         "collect": {"shards": groups, "lanes": episodes // groups, "steps": problem.horizon},
         "run": {
-            "steps": options.steps * episodes * problem.horizon,
+            "steps": steps * episodes * problem.horizon,
             "until": "steps",
             "mode": options.mode,
             "seed": options.seed,
             "workers": -1 if drivers is None else drivers,
-            "test_every": options.steps * episodes * problem.horizon,
+            "test_every": steps * episodes * problem.horizon,
         },
     }
     overrides = [parse_override(text) for text in options.set]
-    return resolve(ENV_ID, options.algo, None, (merge(settings, *overrides),))
+    config = resolve(ENV_ID, options.algo, None, (merge(settings, *overrides),))
+    if config.net.squash or config.collect.steps != problem.horizon:
+        raise UsageError("a law's net.squash stays false and its collect.steps is --horizon")
+    return config
 
 
-def groups_for(episodes: int, wanted: int) -> int:
-    """The largest divisor up to GROUPS, so that it does not depend on the drivers; more if they are more."""
-    divisors = [number for number in range(1, episodes + 1) if episodes % number == 0]
-    usual = max(number for number in divisors if number <= GROUPS)
-    return usual if usual >= wanted else min((n for n in divisors if n >= wanted), default=episodes)
+def groups_for(episodes: int, wanted: int, even: int) -> int:
+    """The largest divisor up to GROUPS, so that it does not depend on the drivers; more if they are more.
+
+    A multiple of `even` if there is one, so that every function and start has the same share.
+    """
+    every = [number for number in range(1, episodes + 1) if episodes % number == 0]
+    divisors = [number for number in every if number % even == 0] or every
+    fitting = [number for number in divisors if number >= wanted] or [episodes]
+    usual = [number for number in fitting if number <= GROUPS]
+    return max(usual) if usual else min(fitting)
 
 
 def _functions(options: argparse.Namespace) -> tuple[str, ...]:
     if (options.function is None) == (options.functions is None):
         raise UsageError("which function? For example: manyhands lto ackley (or --functions ackley,sphere)")
-    names = options.functions.split(",") if options.functions else [options.function]
+    names = options.functions.split(",") if options.functions is not None else [options.function]
     return tuple(names)
 
 
@@ -198,7 +217,7 @@ def _report(run: store.Run) -> None:
 
 def _use(arguments: list[str]) -> None:
     parser = _Parser(prog=f"manyhands lto {arguments[0]}")
-    parser.add_argument("verb")
+    parser._negative_number_matcher = re.compile(r"^-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")  # -1e-3, too
     parser.add_argument("run", metavar="RUN", help="a run's name or path")
     if arguments[0] == "predict":
         parser.add_argument("--c", nargs="+", type=float, help="a condition, in the function's own units")
@@ -211,7 +230,7 @@ def _use(arguments: list[str]) -> None:
         parser.add_argument("--out", type=Path, help="(default: RUN/plots/law.png)")
     else:
         parser.add_argument("--unseen", type=int, default=20, help="fresh variants (default: 20)")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(arguments[1:])
     run = store.find(options.run)
     {"predict": _predict, "export": _export, "plot": _plot, "judge": _judge}[arguments[0]](run, options)
 
@@ -219,6 +238,13 @@ def _use(arguments: list[str]) -> None:
 def _predict(run: store.Run, options: argparse.Namespace) -> None:
     law = Law.load(run)
     conditions = _conditions(law.problem, options)
+    for name in law.problem.imports:
+        try:
+            imported(name)
+        except UsageError:  # it lives where the workers are
+            x = law.x_alone(conditions)
+            _write_csv(options.out, conditions, x, np.full(len(x), np.nan))
+            return
     x, values = law.predict(conditions)
     if options.csv is not None:
         _write_csv(options.out, conditions, x, values)
@@ -233,16 +259,19 @@ def _conditions(problem: Problem, options: argparse.Namespace) -> Any:
         raise UsageError("give one condition with --c, or many with --csv FILE")
     if options.csv is None:
         return np.array([options.c or []], np.float64)
-    with options.csv.open(newline="") as file:
-        lines = [line for line in csv.reader(file) if line]
+    headings = [f"c{i + 1}" for i in range(problem.c)]
     try:
-        float(lines[0][0])
-    except (ValueError, IndexError):
-        lines = lines[1:]  # headings
-    try:
-        rows = np.array(lines, np.float64)
-    except ValueError as error:
-        raise UsageError(f"{options.csv} is not a table of numbers: {error}") from error
+        with options.csv.open(newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line)]
+        if lines and [cell.strip() for cell in lines[0]] == headings:
+            lines = lines[1:]
+        if any(len(line) != problem.c for line in lines):
+            raise ValueError(f"not {problem.c} columns everywhere")
+        rows = np.array(lines, np.float64).reshape(len(lines), problem.c)
+    except (ValueError, csv.Error) as error:  # text that cannot be decoded is a ValueError as well
+        raise UsageError(
+            f"{options.csv} is not a table of {', '.join(headings)} and numbers: {error}"
+        ) from error
     if not len(rows):
         raise UsageError(f"{options.csv} holds no conditions")
     return rows

@@ -59,6 +59,10 @@ class Law:
         conditions = problem.from_units(own, problem.x)
         return problem.to_units(self(conditions)), self.values(conditions)
 
+    def x_alone(self, own: Array) -> Array:
+        """Without asking the function, which may live elsewhere."""
+        return self.problem.to_units(self(self.problem.from_units(own, self.problem.x)))
+
     def layers(self) -> list[tuple[Array, Array, str]]:
         """Weights, biases and activations from (x, c) to x, for anyone who wants to run it without us."""
         found: list[tuple[Array, Array, str]] = [
@@ -77,7 +81,7 @@ def problem_of(run: Run) -> Problem:
     env = run.config().env
     if env.id != ENV_ID:
         raise UsageError(f"{run.path} is a run of {env.id}, not of `manyhands lto`")
-    return Problem(**env.kwargs)
+    return Problem.of(env.kwargs)
 
 
 def export_npz(law: Law, out: Path) -> None:

@@ -31,11 +31,11 @@ def draw(run: Run, out: Path) -> None:
 
 def _law_alone(axes: Axes, law: Law) -> None:
     """A function of the user's may be a measurement, so it is not asked for thousands of points."""
+    side = np.linspace(-1, 1, FINE)
     along = np.zeros((FINE, law.problem.c))
-    along[:, :1] = np.linspace(-1, 1, FINE)[:, None]
-    axes.plot(
-        _own(law.problem, along[:, 0], law.problem.x), law.problem.to_units(law(along))[:, 0], color=RED
-    )
+    if law.problem.c:
+        along[:, 0] = side
+    axes.plot(_own(law.problem, side, law.problem.x), law.problem.to_units(law(along))[:, 0], color=RED)
     axes.set_xlabel("c1")
     axes.set_ylabel("x1")
     axes.set_title("the law")
