@@ -325,10 +325,12 @@ class WorkerSide:
         spec, layout = self._task.spec, self._task.layout
         self.board = shared.WeightBoard(mmap.mmap(board_fd, shared.WeightBoard.size(spec)), spec)
         size = shared.ROLLOUT_SLOTS * shared.rollout_size(layout)
-        self.memories = {
-            shard: mmap.mmap(descriptor, size)
-            for shard, descriptor in zip(self.shards, rollout_fds, strict=True)
-        }
+        self.slots = {}
+        for shard, descriptor in zip(self.shards, rollout_fds, strict=True):
+            memory = mmap.mmap(descriptor, size)
+            self.slots[shard] = [
+                shared.rollout_arrays(memory, layout, slot) for slot in range(shared.ROLLOUT_SLOTS)
+            ]
 
     def task(self) -> Task:
         return self._task
@@ -349,8 +351,7 @@ class WorkerSide:
         return self.board.read_newest() if version < 0 else self.board.read(version)
 
     def arrays(self, order: Order) -> dict[str, Array]:
-        slot = order.sequence % shared.ROLLOUT_SLOTS
-        return shared.rollout_arrays(self.memories[order.shard], self._task.layout, slot)
+        return self.slots[order.shard][order.sequence % shared.ROLLOUT_SLOTS]
 
     def send(self, made: Trajectory | Verdict) -> None:
         if isinstance(made, Verdict):

@@ -91,6 +91,7 @@ class Executor:
         self.arrived: list[Trajectory] = []
         self.verdicts: dict[int, Evaluation] = {}
         self.lag = 0.0
+        self.players = 1  # when the present batch was begun
         self.stopping = False
         self.ended = False  # by another executor
         self.recent: deque[float] = deque(maxlen=RECENT)
@@ -173,6 +174,7 @@ class Executor:
 
     def _gather(self) -> list[Trajectory] | None:
         """Waits for the next batch; None when asked to stop."""
+        self.players = max(1, len(self.channel.workers()))
         while (batch := self._batch()) is None and not self.stopping and not self.ended:
             began, played = time.monotonic(), self.counts.collecting
             self._await_event()
@@ -203,6 +205,8 @@ class Executor:
                 self.listener.waiting(self)
 
     def _batch(self) -> list[Trajectory] | None:
+        if len(self.arrived) < len(self.shards) and self.synchronous:
+            return None
         if self.synchronous:
             batch = [t for t in self.arrived if t.sequence == self.weights.version]
             return sorted(batch, key=lambda t: t.shard) if len(batch) == len(self.shards) else None
@@ -210,8 +214,7 @@ class Executor:
         return list(self.arrived) if len(self.arrived) >= quorum else None
 
     def _arrive(self, trajectory: Trajectory) -> None:
-        workers = max(1, len(self.channel.workers()))
-        self.counts.collecting += trajectory.seconds / workers
+        self.counts.collecting += trajectory.seconds / self.players
         too_old = self.weights.version - trajectory.version > self.config.run.max_lag
         if not self.synchronous and too_old:
             self.counts.dropped += trajectory.steps
