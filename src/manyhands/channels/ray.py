@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from threadpoolctl import threadpool_limits
 
 from manyhands import wire
@@ -35,6 +35,8 @@ WATCH_INTERVAL = 1.0
 """Seconds between two questions how far an actor is."""
 START_TIMEOUT = 60.0
 """Seconds that an actor may take to start, or to start again."""
+RESTART_GRACE = 10.0
+"""Seconds after the loss of an actor in which calls that fail are part of the same loss."""
 CONNECT_TIMEOUT = 5.0
 LOCAL, EXISTING, CLIENT = "ray", "ray:auto", "ray://"
 
@@ -103,7 +105,8 @@ class Actor:
     seen_at: float = field(default_factory=time.monotonic)
     asked: Any = None
     hung: bool = False
-    ready: bool = False
+    ready: bool = False  # it has answered since it was started
+    lost_at: float = 0.0
 
 
 class RayChannel:
@@ -175,16 +178,13 @@ class RayChannel:
             return  # of an actor whose orders have been given back
         try:
             raw, reports, failure = ray.get(answer)
-        except ActorUnavailableError as error:
-            if actor.ready:
-                self._lost(actor, _reason(error))
-            else:
-                self._ask_again(actor)  # it is being started anew
-            return
         except RayActorError as error:
             if getattr(error, "actor_init_failed", False):
                 raise RunError(f"{actor.name} could not start: {_reason(error)}") from error
-            self._lost(actor, _reason(error))
+            if actor.ready or time.monotonic() - actor.lost_at > RESTART_GRACE:
+                self._lost(actor, _reason(error))
+            else:
+                self._ask_again(actor)  # it is being started anew
             return
         except RayTaskError as error:
             raise RunError(f"{actor.name} failed: {error.cause!r}") from error
@@ -225,6 +225,7 @@ class RayChannel:
         actor.orders.clear()
         culprit = Culprit(actor.signs[1], actor.signs[2]) if actor.hung else None
         actor.hung = actor.ready = False
+        actor.lost_at = time.monotonic()
         actor.asked, actor.seen_at = None, time.monotonic()
         self.events.append(Lost(actor.name, reason, tuple(actor.shards), orders, culprit))
 
