@@ -28,7 +28,7 @@ examples:
 BENCHES = ("solve", "speed", "memory", "startup", "broker", "lto")
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Reports a wrong call in one line, with the help that would have avoided it."""
 
     def error(self, message: str) -> NoReturn:
@@ -36,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = _Parser(
+    top = Parser(
         prog="manyhands",
         description="Train deep reinforcement-learning agents on every machine you have.",
         epilog=EXAMPLES,

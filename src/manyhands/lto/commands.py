@@ -7,10 +7,11 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
+from manyhands.cli import Parser
 from manyhands.config import Config
 from manyhands.envs.lto import ENV_ID, KNOWN, STRATEGIES, Problem, imported
 from manyhands.errors import UsageError
@@ -36,11 +37,6 @@ examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
-
-
 def main(arguments: list[str]) -> None:
     given = [argument for argument in arguments if argument != "--debug"]
     if given and given[0] in VERBS:
@@ -50,7 +46,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _train(arguments: list[str]) -> None:
-    parser = _Parser(
+    parser = Parser(
         prog="manyhands lto",
         description="Learn to optimise: an agent that, given conditions c, says which x makes f smallest. "
         "FUNCTION is one of " + ", ".join(KNOWN) + ", or module:function of an array of x and c.",
@@ -216,7 +212,7 @@ def _report(run: store.Run) -> None:
 
 
 def _use(arguments: list[str]) -> None:
-    parser = _Parser(prog=f"manyhands lto {arguments[0]}")
+    parser = Parser(prog=f"manyhands lto {arguments[0]}")
     parser._negative_number_matcher = re.compile(r"^-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")  # -1e-3, too
     parser.add_argument("run", metavar="RUN", help="a run's name or path")
     if arguments[0] == "predict":
