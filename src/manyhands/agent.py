@@ -27,15 +27,15 @@ class Agent:
     noise: np.random.Generator
 
     def act(self, obs: Any, sample: bool = False) -> Any:
-        """The likeliest action for one observation, or a sampled one."""
+        """The best action for one observation, or a sampled one."""
         row = np.zeros((1, *self.obs.shape), self.obs.dtype)
         self.encode(obs, row[0])
         outputs = self.actor.forward(row, "policy")
-        log_std = np.zeros(1, np.float32)
+        spread = np.full(1, self.action.epsilon, np.float32)
         if self.action.kind == "gaussian":
-            log_std = self.actor.forward(row, "log_std")
-        noise = self.action.noise(self.noise, 1) if sample else None
-        return self.decode(self.action.choose(outputs, log_std, noise))[0]
+            spread = self.actor.forward(row, "log_std")
+        noise = self.action.noise(self.noise, 1) if sample or self.action.epsilon else None
+        return self.decode(self.action.choose(outputs, spread, noise))[0]
 
 
 def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None = None) -> Agent:
@@ -49,8 +49,8 @@ def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None =
 
 def from_checkpoint(checkpoint: Checkpoint, env: envs.Env, name: str) -> Agent:
     """An agent for `env`, which is called `name` and must have the spaces that it was trained with."""
-    spaces = envs.describe(env, checkpoint.action.squash, checkpoint.action.state_std)
-    if spaces.obs.shape != checkpoint.spec.input_shape or spaces.action != checkpoint.action:
+    spaces = envs.describe(env)
+    if spaces.obs.shape != checkpoint.spec.input_shape or not checkpoint.action.fits(spaces.action):
         raise EnvError(f"{name} has other spaces now than when the agent was trained")
     net = actor(checkpoint.spec)
     net.load(checkpoint.weights.vector)

@@ -17,6 +17,9 @@ REPLAY_LIMIT = 20_000
 """Steps of an unfinished episode that are remembered, so that it can be played again after a crash.
 A longer one is begun anew: remembering an endless episode would be a leak."""
 
+LIFE_LOST = "life_lost"
+"""The column that marks, with 1, steps at which a life was lost and the game went on."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -41,6 +44,7 @@ class Layout:
     obs_dtype: str
     action: ActionSpec
     columns: tuple[str, ...]
+    stack: int = 1  # pictures in one observation, of which all but the last were in the one before
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -99,6 +103,12 @@ class Trajectory:
     def done(self) -> Array:
         return self.terminated | self.truncated
 
+    @property
+    def worthless(self) -> Array:
+        """[T, B]: where nothing that follows counts, because the episode or, if so wished, a life is over."""
+        lost = self.columns.get(LIFE_LOST)
+        return self.terminated if lost is None else self.terminated | (lost > 0)
+
     @classmethod
     def from_arrays(
         cls,
@@ -119,6 +129,16 @@ class Trajectory:
             episode_length=arrays["episode_length"][:episodes],
             **header,
         )
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Trajectories that a learner holds on to, and that its `state` leaves out: one piece of them."""
+
+    number: int  # of the piece
+    marks: Array  # [lanes], how many rows of each lane came before
+    needed: Array  # [lanes], what lies before these rows is no longer held
+    trajectories: tuple[Trajectory, ...]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class Task:
             "obs_shape": list(self.layout.obs_shape),
             "obs_dtype": self.layout.obs_dtype,
             "columns": list(self.layout.columns),
+            "stack": self.layout.stack,
             "action": self.layout.action.to_json(),
         }
         meta = {
@@ -52,7 +53,7 @@ class Task:
             layout["action"] = ActionSpec.from_json(layout["action"])
             layout["obs_shape"] = tuple(layout["obs_shape"])
             layout["columns"] = tuple(layout["columns"])
-            sides = (layout["steps"], layout["lanes"], *layout["obs_shape"])
+            sides = (layout["steps"], layout["lanes"], layout["stack"], *layout["obs_shape"])
             env = EnvConfig(**message.meta["env"])
             if not all(type(side) is int and side > 0 for side in sides):
                 raise ValueError(f"a layout of {sides}")

@@ -219,24 +219,35 @@ class ActionSpec:
     - gaussian: `sizes` holds one entry, the dimensions; the head gives means, the free head `log_std`
       the spread. `low` and `high` are the bounds of the environment (infinite when it has none). With
       `state_std` the head gives twice as many: what is to be added to `log_std` in this state, too.
+    - values: one of `sizes[0]` choices; the head gives what each is worth, and the free head `epsilon` how
+      often each lane of the run ignores that. With `dueling` the head's last output is the state's value,
+      the others what each choice adds to it. When judged, an agent ignores it with probability `epsilon`.
     """
 
-    kind: Literal["categorical", "gaussian"]
+    kind: Literal["categorical", "gaussian", "values"]
     sizes: tuple[int, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     squash: bool = False
     state_std: bool = False
+    dueling: bool = False
+    epsilon: float = 0.0
 
     @property
     def outputs(self) -> int:
         """Of the policy's head."""
-        return 2 * sum(self.sizes) if self.state_std else sum(self.sizes)
+        return 2 * sum(self.sizes) if self.state_std else sum(self.sizes) + self.dueling
 
     @property
     def noises(self) -> int:
         """Random numbers that one choice takes."""
-        return sum(self.sizes)
+        return sum(self.sizes) + (self.kind == "values")
+
+    def fits(self, space: "ActionSpec") -> bool:
+        """Whether this is a way to act in `space`, which `describe` found."""
+        continuous = (self.kind == "gaussian") == (space.kind == "gaussian")
+        bounds = (self.sizes, self.low, self.high) == (space.sizes, space.low, space.high)
+        return continuous and bounds
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -262,16 +273,22 @@ class ActionSpec:
             high=tuple(plain["high"]),
             squash=plain["squash"],
             state_std=plain.get("state_std", False),
+            dueling=plain.get("dueling", False),
+            epsilon=plain.get("epsilon", 0.0),
         )
 
     def noise(self, rng: np.random.Generator, steps: int) -> Float32:
         """`steps` rows of a lane's noise: Gumbel for categorical choices, normal for gaussian ones.
 
+        For values it is exponential: the first decides whether to explore, the largest of the others what.
+
         Row after row, so that drawing 3 and then 5 rows gives the same numbers as drawing 8.
         """
         if self.kind == "gaussian":
             return rng.standard_normal((steps, self.noises), dtype=np.float32)
-        exponential = rng.standard_exponential((steps, self.outputs), dtype=np.float32)
+        exponential = rng.standard_exponential((steps, self.noises), dtype=np.float32)
+        if self.kind == "values":
+            return exponential
         gumbel: Float32 = -np.log(exponential + np.float32(1e-30))
         return gumbel
 
@@ -282,11 +299,28 @@ class ActionSpec:
         size = self.sizes[0]
         return outputs[..., :size], log_std + np.float32(STATE_STD_RATE) * outputs[..., size:]
 
-    def choose(self, outputs: Float32, log_std: Float32, noise: Float32 | None) -> NDArray[Any]:
-        """Actions [B, ...] for the head's outputs [B, n]; without noise the most likely ones."""
+    def values(self, outputs: Any) -> Any:
+        """What each choice is worth, for the head's outputs [..., n], NumPy's or torch's."""
+        if not self.dueling:
+            return outputs
+        advantage = outputs[..., :-1]
+        return outputs[..., -1:] + advantage - advantage.mean(-1)[..., None]
+
+    def choose(self, outputs: Float32, spread: Float32, noise: Float32 | None) -> NDArray[Any]:
+        """Actions [B, ...] for the head's outputs [B, n]; without noise the most likely ones.
+
+        `spread` is what the free head says: a gaussian's log_std, or every lane's epsilon [B].
+        """
         if self.kind == "gaussian":
-            mean, log_std = self.normal(outputs, log_std)
+            mean, log_std = self.normal(outputs, spread)
             return mean.copy() if noise is None else mean + np.exp(log_std) * noise
+        if self.kind == "values":
+            best: NDArray[Any] = outputs[..., : self.sizes[0]].argmax(axis=-1)
+            if noise is not None:
+                with np.errstate(divide="ignore"):
+                    explores = noise[..., 0] < -np.log1p(-spread)  # with probability `spread`
+                best = np.where(explores, noise[..., 1:].argmax(axis=-1), best)
+            return best.astype(np.int32)
         scores = outputs if noise is None else outputs + noise
         if len(self.sizes) == 1:
             single: NDArray[Any] = scores.argmax(axis=-1).astype(np.int32)

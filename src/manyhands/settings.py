@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from manyhands.config import ALGORITHMS, Config, check_sections
+from manyhands.algos.configs import ALGORITHMS
+from manyhands.config import Config, check_sections
 from manyhands.errors import UsageError
 
 
@@ -51,6 +52,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 GENERAL = {"net": {"normalise": True}, "algo": {"normalise_reward": True}}
 """For environments without a recipe: unknown scales are measured instead of assumed."""
+GENERAL_VALUES: dict[str, Any] = {
+    "net": {"normalise": True, "activation": "relu", "hidden": [128, 128]},
+    "collect": {"shards": 2, "lanes": 4, "steps": 16},
+    "algo": {"batch": 128, "learning_rate": 5e-4, "epsilon": 0.05, "epsilon_steps": 50_000, "double": True},
+}
+"""The same for algorithms that learn the values of actions."""
+
+
+def general(algo: str | None) -> dict[str, Any]:
+    return GENERAL_VALUES if algo in ("dqn", "apex") else GENERAL
 
 
 def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
@@ -63,7 +74,7 @@ def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
         return {}
     plain: dict[str, Any] = yaml.safe_load(file.read_text())
     algo = algo or plain["favourite"]
-    tuned = plain.get(algo, GENERAL)
+    tuned = plain.get(algo) or general(algo)
     return merge(plain.get("all", {}), tuned, {"run": {"algo": algo}})
 
 
@@ -80,7 +91,7 @@ def resolve(
     check_sections(given)
     base: Mapping[str, Any] = {}
     if algo is None or (isinstance(algo, str) and algo in ALGORITHMS):
-        base = recipe(env_id, algo) or GENERAL
+        base = recipe(env_id, algo) or general(algo)
     named: dict[str, Any] = {"env": {"id": env_id}}
     if algo is not None:
         named["run"] = {"algo": algo}

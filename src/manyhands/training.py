@@ -14,19 +14,21 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from manyhands.algos.configs import DqnConfig
 from manyhands.channels.base import ExecutorChannel
 from manyhands.collect.streams import INIT, mix
 from manyhands.config import Config
 from manyhands.envs import lto
 from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
-from manyhands.experience import Evaluation, Layout
-from manyhands.nets.build import actor_critic
+from manyhands.experience import LIFE_LOST, Evaluation, Layout
+from manyhands.nets.build import actor_critic, q_network
 from manyhands.orders import Task
-from manyhands.policy import NetSpec, Weights
+from manyhands.policy import ActionSpec, NetSpec, Weights
 from manyhands.roles.executor import Executor, Listener
 from manyhands.runs import store
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.journal import Journal
 from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.progress import Progress
 from manyhands.runs.store import Run
@@ -60,9 +62,10 @@ class Plan:
 def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
     env = envs.make(config.env, callable_env)
     try:
-        spaces = envs.describe(env, config.net.squash, config.net.state_std)
+        found = envs.describe(env)
     finally:
         env.close()
+    spaces = replace(found, action=_way_to_act(config, found.action))
     solved_at = config.run.solved_at if config.run.solved_at is not None else spaces.threshold
     layout = Layout(
         steps=config.collect.steps,
@@ -70,11 +73,29 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
         obs_shape=spaces.obs.shape,
         obs_dtype=spaces.obs.dtype,
         action=spaces.action,
-        columns=config.algo.columns,
+        columns=(*config.algo.columns, *([LIFE_LOST] if spaces.life_loss else [])),
+        stack=spaces.obs.stack,
     )
-    spec = actor_critic(config.net, spaces)
+    if spaces.action.kind == "values":
+        spec = q_network(config.net, spaces, config.collect.shards * config.collect.lanes)
+    else:
+        spec = actor_critic(config.net, spaces)
     task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes)
     return Plan(config, spaces, task, solved_at, callable_env)
+
+
+def _way_to_act(config: Config, space: ActionSpec) -> ActionSpec:
+    """What the settings make of an environment's actions."""
+    if isinstance(config.algo, DqnConfig):
+        if space.kind != "categorical" or len(space.sizes) != 1:
+            raise UsageError(
+                f"{config.run.algo} needs one choice among a few actions (Discrete), which {config.env.id} "
+                "does not have; try --algo ppo"
+            )
+        return replace(space, kind="values", dueling=config.algo.dueling, epsilon=config.algo.epsilon_test)
+    if space.kind == "gaussian":
+        return replace(space, squash=config.net.squash, state_std=config.net.state_std)
+    return space
 
 
 def open_channel(plan: Plan, broker: str | None, path: Path) -> ExecutorChannel:
@@ -163,9 +184,15 @@ class _LateLearner:
     """Stands for the algorithm until it is first asked to learn, so that workers play while torch loads."""
 
     def __init__(
-        self, plan: Plan, weights: Weights, resumed: Checkpoint | None, judge: Judge | None = None
+        self,
+        plan: Plan,
+        weights: Weights,
+        resumed: Checkpoint | None,
+        journal: Journal,
+        judge: Judge | None = None,
     ) -> None:
-        self.plan, self.first, self.resumed, self.judge = plan, weights, resumed, judge
+        self.plan, self.first, self.resumed = plan, weights, resumed
+        self.journal, self.judge = journal, judge
         self.algorithm: Any = None
 
     def weights(self) -> Weights:
@@ -188,13 +215,15 @@ class _LateLearner:
                 config.run.algo,
                 config=config.algo,
                 spec=self.plan.spec,
-                action=self.plan.spaces.action,
+                layout=self.plan.task.layout,
+                shards=config.collect.shards,
                 weights=self.first,
                 seed=config.run.seed,
                 total_steps=config.run.steps,
             )
             if self.resumed is not None and self.resumed.learner:
                 self.algorithm.load_state(self.first.version, self.resumed.learner)
+                self.algorithm.recall(self.journal.read(until=self.algorithm.pieces))
         return self.algorithm
 
 
@@ -301,10 +330,14 @@ def _execute(
     view: View,
 ) -> Executor:
     config = plan.config
-    learner = _LateLearner(plan, first, resumed, _judge(plan, run, first.version))
+    journal = Journal(run.path / "memory", plan.task.layout, plan.spec.schema)
+    learner = _LateLearner(plan, first, resumed, journal, _judge(plan, run, first.version))
 
     def save(executor: Executor) -> None:
         learned = executor.weights.version > 0
+        piece = learner.load().remembered() if learned else None
+        if piece is not None:
+            journal.append(piece)
         run.save(
             store.LAST,
             Checkpoint(

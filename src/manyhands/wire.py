@@ -227,7 +227,7 @@ def decode_trajectory(raw: bytes | memoryview, layout: Layout, schema: str) -> T
     if len(arrays["episode_return"]) != len(arrays["episode_length"]):
         raise WireError("episodes with a return but no length")
     actions, sizes = arrays["action"], layout.action.sizes
-    if layout.action.kind == "categorical" and ((actions < 0) | (actions >= sizes)).any():
+    if layout.action.kind != "gaussian" and ((actions < 0) | (actions >= sizes)).any():
         raise WireError("an action that does not exist")
     maker, seconds = message.meta.get("maker"), message.meta.get("seconds")
     if not isinstance(maker, str) or not isinstance(seconds, float):

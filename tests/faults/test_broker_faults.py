@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from brokers import TESTS, Cutter, Workers, broker, crew, wait_for
 
-from manyhands.config import ALGORITHMS, Config
+from manyhands.algos.configs import ALGORITHMS
+from manyhands.config import Config
 from manyhands.errors import EnvError
 from manyhands.roles.broker import Broker
 from manyhands.runs.store import LAST, Run

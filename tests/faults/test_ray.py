@@ -14,7 +14,8 @@ from brokers import TESTS
 from clusters import cluster
 
 from manyhands import cli
-from manyhands.config import ALGORITHMS, Config
+from manyhands.algos.configs import ALGORITHMS
+from manyhands.config import Config
 from manyhands.errors import EnvError
 from manyhands.runs.store import LAST, Run
 from manyhands.runs.view import View

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.config import ALGORITHMS, Config
+from manyhands.algos.configs import ALGORITHMS
+from manyhands.config import Config
 from manyhands.runs.store import LAST
 from manyhands.settings import merge
 from manyhands.training import train

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from manyhands.agent import judge
-from manyhands.config import ALGORITHMS, Config
+from manyhands.algos.configs import ALGORITHMS
+from manyhands.config import Config
 from manyhands.runs.store import LAST
 from manyhands.settings import resolve
 from manyhands.training import train

@@ -29,7 +29,9 @@ def random_vector(spec: NetSpec, seed: int = 0) -> np.ndarray:
     return vector
 
 
-def random_trajectory(layout: Layout, seed: int, sequence: int = 0, first_episode: int = 0) -> Trajectory:
+def random_trajectory(
+    layout: Layout, seed: int, sequence: int = 0, first_episode: int | np.ndarray = 0
+) -> Trajectory:
     """A trajectory that could have been played: flags, final observations and episodes fit together."""
     rng = np.random.default_rng(seed)
     arrays = layout.allocate()
@@ -40,7 +42,7 @@ def random_trajectory(layout: Layout, seed: int, sequence: int = 0, first_episod
             array[...] = rng.random(array.shape) < 0.2
         else:
             array[...] = rng.integers(0, 100, array.shape)
-        if name == "action" and layout.action.kind == "categorical":
+        if name == "action" and layout.action.kind != "gaussian":
             sizes = layout.action.sizes if layout.action.shape else layout.action.sizes[0]
             array[...] = rng.integers(0, sizes, array.shape)
     arrays["truncated"] &= ~arrays["terminated"]

@@ -6,7 +6,7 @@ import numpy as np
 from samples import DISCRETE, small_spec
 
 from manyhands.algos.base import learner
-from manyhands.config import CloneConfig
+from manyhands.algos.configs import CloneConfig
 from manyhands.experience import Layout, Trajectory
 from manyhands.policy import Weights
 
@@ -17,9 +17,8 @@ def clone(**settings: Any) -> Any:
     spec = small_spec(4, DISCRETE)
     weights = Weights(0, spec.initial_vector(1), spec.schema)
     config = CloneConfig(**settings)
-    return learner(
-        "clone", config=config, spec=spec, action=DISCRETE, weights=weights, seed=3, total_steps=99
-    )
+    layout = Layout(8, 3, (4,), "<f4", DISCRETE, ())
+    return learner("clone", config, spec, layout, 2, weights, seed=3, total_steps=99)
 
 
 def rollout(

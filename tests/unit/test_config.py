@@ -9,7 +9,8 @@ import gymnasium
 import pytest
 import yaml
 
-from manyhands.config import ALGORITHMS, AlgoConfig, Config, NetConfig
+from manyhands.algos.configs import ALGORITHMS, AlgoConfig
+from manyhands.config import Config, NetConfig
 from manyhands.errors import UsageError
 from manyhands.settings import GENERAL, merge, parse_override, read_yaml, recipe, resolve
 

@@ -246,12 +246,6 @@ def test_whatever_a_policy_samples_is_inside_the_action_space(case: str) -> None
     assert all(space.contains(action) for action in decoder(space, spec)(stored))
 
 
-def test_squashing_is_noted_in_the_description() -> None:
-    env = SpacesOnly(ANY_OBS, spaces.Box(-1, 1, (1,)))
-    assert describe(env, squash=True).action.squash
-    assert not describe(env).action.squash
-
-
 @pytest.mark.parametrize(
     ("space", "obs"),
     [

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, rows
-from manyhands.config import A2cConfig
+from manyhands.algos.configs import A2cConfig
 from manyhands.experience import Trajectory
 
 

@@ -1,6 +1,6 @@
 """What an algorithm is to the rest of the house, and what the on-policy ones share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,21 +9,25 @@ import torch
 from torch import Tensor
 
 from manyhands.algos import returns
+from manyhands.algos.configs import AlgoConfig, DqnConfig
 from manyhands.algos.distributions import Distribution, distribution
 from manyhands.collect.streams import LEARN, mix
-from manyhands.config import AlgoConfig
 from manyhands.errors import RunError
-from manyhands.experience import Array, Trajectory
+from manyhands.experience import Array, Layout, Remembered, Trajectory
 from manyhands.nets.adam import Adam
 from manyhands.nets.torch_net import TorchNet
 from manyhands.policy import ActionSpec, NetSpec, Weights
 
 CHUNK = 8192
-"""Rows of one forward pass outside of learning; bounds the memory that images take."""
+"""Rows of one forward pass outside of learning."""
+IMAGES = 256
+"""The same for images: what the convolutions make of them then fits a core's cache better."""
 
 
 class Algorithm(Protocol):
     """Learns from trajectories. Knows nothing of processes, brokers or files."""
+
+    pieces: int  # of what is remembered, so far
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """One update of the weights to the next version; what is worth plotting."""
@@ -34,6 +38,12 @@ class Algorithm(Protocol):
         """All that the next `learn` depends on."""
 
     def load_state(self, version: int, state: Mapping[str, Array]) -> None: ...
+
+    def remembered(self) -> Remembered | None:
+        """What is new since this was last asked and belongs to `state`, but is too large for each save."""
+
+    def recall(self, pieces: Iterable[Remembered]) -> None:
+        """All of that again, after `load_state`."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,8 @@ def fixed(coefficient: Tensor) -> Coefficient:
 class OnPolicy:
     """The network, its optimizer, and the statistics that scale observations and rewards."""
 
+    pieces = 0  # of what is remembered
+
     def __init__(
         self,
         config: AlgoConfig,
@@ -108,7 +120,7 @@ class OnPolicy:
         def join(name: str) -> Array:
             return np.concatenate([getattr(t, name) for t in trajectories], axis=1)
 
-        obs, reward, done = join("obs"), join("reward"), join("done")
+        obs, reward, done = join("obs"), join("reward"), join("done") | join("worthless")
         reward = reward * np.float32(self.common.reward_scale)
         if self.common.reward_clip:
             reward = np.clip(reward, -self.common.reward_clip, self.common.reward_clip)
@@ -124,7 +136,7 @@ class OnPolicy:
                 # A copy, because torch warns of the read-only arrays that come off a wire.
                 next_value[t, first_lane + lane] = self.evaluate(trajectory.final_obs.copy())
             first_lane += trajectory.reward.shape[1]
-        next_value[join("terminated")] = 0.0
+        next_value[join("worthless")] = 0.0
         columns = {
             name: np.concatenate([t.columns[name] for t in trajectories], axis=1)
             for name in trajectories[0].columns
@@ -133,10 +145,11 @@ class OnPolicy:
 
     def evaluate(self, obs: Array) -> Array:
         """V of observations [N, ...]."""
+        chunk = IMAGES if self.spec.image else CHUNK
         with torch.inference_mode():
             parts = [
-                self.net.forward(torch.from_numpy(obs[i : i + CHUNK]), "value")[0][:, 0]
-                for i in range(0, len(obs), CHUNK)
+                self.net.forward(torch.from_numpy(obs[i : i + chunk]), "value")[0][:, 0]
+                for i in range(0, len(obs), chunk)
             ]
             values: Array = torch.cat(parts).numpy()
         return values
@@ -227,9 +240,7 @@ class OnPolicy:
         """After the last one. Statistics change last, so that sync mode learns with those it played with."""
         if self.spec.normalise:
             self.obs_moments = returns.moments(*self.obs_moments, obs.reshape(-1, self.obs_moments[1].size))
-            count, mean, square = self.obs_moments
-            self.net.views["input.mean"].copy_(torch.from_numpy(mean))
-            self.net.views["input.scale"].copy_(torch.from_numpy(1.0 / np.sqrt(square / count + 1e-6)))
+            self.net.set_input_moments(*self.obs_moments)
         self.version += 1
         if not bool(torch.isfinite(self.net.flat).all()):
             raise RunError(
@@ -249,6 +260,12 @@ class OnPolicy:
         running = {f"running.{shard}": last for shard, last in self.running.items()}
         return {"vector": self.net.vector(), "steps": np.array([self.steps]), **arrays, **running}
 
+    def remembered(self) -> None:
+        """Nothing outlives an update."""
+
+    def recall(self, pieces: Iterable[Remembered]) -> None:
+        """There are none."""
+
     def load_state(self, version: int, state: Mapping[str, Array]) -> None:
         self.version, self.steps = version, int(state["steps"][0])
         self.net.load(state["vector"])
@@ -257,11 +274,11 @@ class OnPolicy:
         prefix = "running."
         names = [name for name in state if name.startswith(prefix)]
         self.running = {int(name.removeprefix(prefix)): state[name] for name in names}
-        self.obs_moments = _unpack_moments(state["obs_moments"])
-        self.return_moments = _unpack_moments(state["return_moments"])
+        self.obs_moments = unpack_moments(state["obs_moments"])
+        self.return_moments = unpack_moments(state["return_moments"])
 
 
-def _unpack_moments(packed: Array) -> tuple[float, Array, Array]:
+def unpack_moments(packed: Array) -> tuple[float, Array, Array]:
     mean, square = packed[1:].reshape(2, -1).copy()
     return float(packed[0]), mean, square
 
@@ -289,20 +306,34 @@ def explained_variance(value: Array, target: Array) -> float:
     return 1.0 - float((target - value).var()) / spread if spread > 0 else 0.0
 
 
-def learner(name: str, **arguments: Any) -> Algorithm:
+def learner(
+    name: str,
+    config: AlgoConfig | DqnConfig,
+    spec: NetSpec,
+    layout: Layout,
+    shards: int,
+    weights: Weights,
+    seed: int,
+    total_steps: int,
+) -> Algorithm:
     """The algorithm called `name`."""
     from manyhands.algos.a2c import A2C
     from manyhands.algos.clone import Clone
+    from manyhands.algos.dqn import DQN
     from manyhands.algos.impala import Impala
     from manyhands.algos.ppo import PPO
     from manyhands.algos.reinforce import Reinforce
 
-    algorithms: dict[str, Any] = {
+    if isinstance(config, DqnConfig):
+        return DQN(config, spec, layout, shards, weights, seed, total_steps)
+    on_policy: dict[str, Any] = {
         "ppo": PPO,
         "a2c": A2C,
         "reinforce": Reinforce,
         "impala": Impala,
         "clone": Clone,
     }
-    made: Algorithm = algorithms[name](**arguments)
+    made: Algorithm = on_policy[name](
+        config=config, spec=spec, action=layout.action, weights=weights, seed=seed, total_steps=total_steps
+    )
     return made

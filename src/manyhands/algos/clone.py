@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, rows
+from manyhands.algos.configs import CloneConfig
 from manyhands.collect import sanitise
-from manyhands.config import CloneConfig
 from manyhands.experience import Array, Trajectory
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from manyhands.algos.base import Batch, Losses, OnPolicy, explained_variance, fixed, normalised, rows
+from manyhands.algos.configs import ImpalaConfig
 from manyhands.algos.returns import vtrace
-from manyhands.config import ImpalaConfig
 from manyhands.experience import Array, Trajectory
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from manyhands.algos.base import OnPolicy, explained_variance, normalised, ranked, rows
-from manyhands.config import PpoConfig
+from manyhands.algos.configs import PpoConfig
 from manyhands.experience import Trajectory
 
 

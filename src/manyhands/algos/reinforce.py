@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, ranked, rows
-from manyhands.config import ReinforceConfig
+from manyhands.algos.configs import ReinforceConfig
 from manyhands.experience import Trajectory
 
 

@@ -77,3 +77,27 @@ def moments(
         mean + delta * (more / total),
         square + rows_square + delta**2 * (count * more / total),
     )
+
+
+def n_step(
+    reward: Float, stop: Bool, worthless: Bool, gamma: float, n: int
+) -> tuple[Float, Float, NDArray[np.uint8]]:
+    """Sums of n rewards for the rows [N] of one lane, up to and including the first `stop`.
+
+    R_i = sum_{k < m} gamma^k r_{i+k}; the value of row i + m counts gamma^m, and 0 where the last step was
+    `worthless`. Returns R, that discount, and m; m is 0 where the n steps are not over yet.
+    """
+    count = len(reward)
+    total, discount = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    ahead = np.zeros(count, np.uint8)
+    going = np.ones(count, bool)
+    for k in range(min(n, count)):
+        rows = going[: count - k]  # those that have a k-th step
+        total[: count - k][rows] += np.float32(gamma**k) * reward[k:][rows]
+        ended = np.flatnonzero(rows & stop[k:])
+        ahead[ended] = k + 1
+        discount[ended] = np.float32(gamma ** (k + 1)) * ~worthless[ended + k]
+        going[ended] = False
+    whole = np.flatnonzero(going[: max(0, count - n)])
+    ahead[whole], discount[whole] = n, np.float32(gamma**n)
+    return total, discount, ahead

@@ -15,7 +15,7 @@ from manyhands.collect.streams import action_stream, env_seed
 from manyhands.envs import lto
 from manyhands.envs import make as envs
 from manyhands.errors import EnvError, UsageError
-from manyhands.experience import Array, LaneState, ShardState, Trajectory
+from manyhands.experience import LIFE_LOST, Array, LaneState, ShardState, Trajectory
 from manyhands.nets.build import Actor, actor
 from manyhands.orders import Fault, Notice, Order, Task, Trial, Verdict
 from manyhands.policy import Weights
@@ -87,11 +87,12 @@ class Shard:
                 f"{task.env.id} returned the same environment twice; return a new one every time"
             )
         env = self.lanes[0].env
-        spaces = envs.describe(env, self.layout.action.squash, self.layout.action.state_std)
-        if (spaces.obs.shape, spaces.action) != (self.layout.obs_shape, self.layout.action):
+        spaces = envs.describe(env)
+        if spaces.obs.shape != self.layout.obs_shape or not self.layout.action.fits(spaces.action):
             raise EnvError(f"{task.env.id} has other spaces here than where the run was started")
         self.encode = envs.encoder(env.observation_space, spaces.obs)
         self.decode = envs.decoder(env.action_space, self.layout.action)
+        self.life_loss = LIFE_LOST in self.layout.columns
         self.obs = np.zeros((lanes, *self.layout.obs_shape), self.layout.obs_dtype)
         self.sequence = 0
         for lane in range(lanes):
@@ -102,13 +103,13 @@ class Shard:
         started = time.perf_counter()
         layout, action_spec = self.layout, self.layout.action
         actor.load(weights.vector)
-        log_std = np.zeros(1, np.float32)
-        if action_spec.kind == "gaussian":
-            log_std = actor.forward(self.obs, "log_std")
+        spread = self._spread(actor)
         outputs = np.empty((layout.steps, layout.lanes, action_spec.outputs), np.float32)
         noise = np.empty((layout.steps, layout.lanes, action_spec.noises), np.float32)
         self.finals, self.episodes = 0, 0
         out["terminated"][...] = out["truncated"][...] = False
+        if self.life_loss:
+            out[LIFE_LOST][...] = 0.0
         for t in range(layout.steps):
             if t % NOISE_ROWS == 0:
                 for i in range(layout.lanes):
@@ -117,13 +118,17 @@ class Shard:
             outputs[t] = actor.forward(self.obs, "policy")
             if self.task.random_lanes:
                 outputs[t, : self.task.random_lanes] = 0.0
-            action = action_spec.choose(outputs[t], log_std, noise[t])
+            action = action_spec.choose(outputs[t], spread, noise[t])
             out["action"][t] = action
             self._step(t, self.decode(action), out, noise)
         out["last_obs"][...] = self.obs
         out["episode"][...] = [lane.episode for lane in self.lanes]
         if "logp" in layout.columns:
-            out["logp"][...] = action_spec.log_prob(outputs, log_std, out["action"])
+            out["logp"][...] = action_spec.log_prob(outputs, spread, out["action"])
+        if "q_taken" in layout.columns:
+            values = action_spec.values(outputs)
+            out["q_taken"][...] = np.take_along_axis(values, out["action"][..., None], -1)[..., 0]
+            out["q_max"][...] = values.max(-1)
         self._check_finite(out)
         self.sequence = sequence + 1
         return Trajectory.from_arrays(
@@ -138,6 +143,18 @@ class Shard:
             seconds=time.perf_counter() - started,
         )
 
+    def _spread(self, actor: Actor) -> Array:
+        """How far this shard's lanes stray from what the policy thinks best."""
+        kind = self.layout.action.kind
+        if kind == "gaussian":
+            return actor.forward(self.obs, "log_std")
+        if kind == "values":
+            first = self.index * self.layout.lanes
+            epsilon = actor.forward(self.obs, "epsilon")[first : first + self.layout.lanes].copy()
+            epsilon[: self.task.random_lanes] = 1.0
+            return epsilon
+        return np.zeros(1, np.float32)
+
     def _step(self, t: int, actions: list[Any], out: dict[str, Array], noise: Array) -> None:
         """Steps every lane once; an environment that raises is replaced and its episode cut."""
         progress, encode, rows = self.progress, self.encode, self.obs
@@ -146,7 +163,7 @@ class Shard:
             progress[LANE], progress[EPISODE] = i, lane.episode
             progress[BEATS] += 1
             try:
-                obs, reward, terminated, truncated, _ = lane.env.step(actions[i])
+                obs, reward, terminated, truncated, info = lane.env.step(actions[i])
             except Exception:
                 self._fault(i, traceback.format_exc())
                 lane.rebuild()
@@ -164,6 +181,8 @@ class Shard:
             rewards.append(amount)
             lane.total += amount
             lane.length += 1
+            if self.life_loss and info["life_lost"]:
+                out[LIFE_LOST][t, i] = 1.0
             if terminated or truncated:
                 self._end(t, i, not terminated, out, noise)
         out["reward"][t] = rewards

@@ -50,8 +50,8 @@ class Player:
         for _ in range(lanes):
             self.envs.append(envs.make_to_play(env, callable_env))
             self.progress[BEATS] += 1
-        spaces = envs.describe(self.envs[0], action.squash, action.state_std)
-        if spaces.obs.shape != spec.input_shape or spaces.action != action:
+        spaces = envs.describe(self.envs[0])
+        if spaces.obs.shape != spec.input_shape or not action.fits(spaces.action):
             raise EnvError(f"{env.id} has other spaces now than when the agent was trained")
         self.encode = envs.encoder(self.envs[0].observation_space, spaces.obs)
         self.decode = envs.decoder(self.envs[0].action_space, action)
@@ -63,9 +63,10 @@ class Player:
     ) -> Evaluation:
         """`episodes` whole episodes, counted from `first`."""
         self.actor.load(weights.vector)
-        log_std = np.zeros(1, np.float32)
+        spread = np.full(1, self.action.epsilon, np.float32)
         if self.action.kind == "gaussian":
-            log_std = self.actor.forward(self.obs, "log_std")
+            spread = self.actor.forward(self.obs, "log_std")
+        sample = sample or self.action.epsilon > 0
         lanes = min(len(self.envs), episodes)
         playing = list(range(lanes))  # which episode each lane plays; -1 when there is none left
         returns, lengths = [0.0] * episodes, [0] * episodes
@@ -78,7 +79,7 @@ class Player:
                 noise = np.zeros((len(self.obs), self.action.noises), np.float32)
                 for lane in range(lanes):
                     noise[lane] = self.action.noise(streams[lane], 1)[0]
-            actions = self.decode(self.action.choose(outputs, log_std, noise))
+            actions = self.decode(self.action.choose(outputs, spread, noise))
             for lane, episode in enumerate(playing):
                 if episode < 0:
                     continue

@@ -16,7 +16,10 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import Error as GymnasiumError
 
 from manyhands.config import EnvConfig
-from manyhands.envs import lto  # noqa: F401 (registers its environment)
+from manyhands.envs import (
+    atari,
+    lto,  # noqa: F401 (registers its environment)
+)
 from manyhands.errors import EnvError, ManyhandsError, UsageError, near
 from manyhands.experience import Array
 from manyhands.policy import ActionSpec
@@ -31,6 +34,8 @@ SMALLEST_IMAGE = 3
 def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -> Env:
     """The environment that `config` names, or the one that `callable_env` makes."""
     arguments = {**config.kwargs, **extra}
+    if callable_env is None and atari.is_atari(config.id):
+        return atari.make(config.id, arguments)
     if callable_env is None and _is_callable_path(config.id):
         callable_env = _import_callable(config.id)
     if callable_env is not None:
@@ -138,24 +143,31 @@ class ObsSpec:
     shape: tuple[int, ...]
     dtype: str
     image: Literal["", "hwc", "chw"] = ""
+    stack: int = 1  # pictures in one observation, each of which was the last one of an earlier observation
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """An environment's two spaces as plain data, and the mean return at which it calls itself solved."""
+    """An environment's two spaces as plain data, and the mean return at which it calls itself solved.
+
+    With `life_loss` it reports lost lives, which learning shall treat as ends.
+    """
 
     obs: ObsSpec
     action: ActionSpec
     threshold: float | None
+    life_loss: bool = False
 
 
-def describe(env: Env, squash: bool = False, state_std: bool = False) -> Spaces:
-    """`squash` and `state_std` are the policy's choice, where actions are continuous."""
+def describe(env: Env) -> Spaces:
+    """How a policy acts in it, beyond what the space says, is not the environment's to know."""
     threshold = env.spec.reward_threshold if env.spec is not None else None
-    action = _action_spec(env.action_space)
-    if action.kind == "gaussian":
-        action = replace(action, squash=squash, state_std=state_std)
-    return Spaces(_obs_spec(env.observation_space), action, threshold)
+    return Spaces(
+        replace(_obs_spec(env.observation_space), stack=getattr(env.unwrapped, "stack", 1)),
+        _action_spec(env.action_space),
+        threshold,
+        bool(getattr(env.unwrapped, "life_loss", False)),
+    )
 
 
 def _obs_spec(space: spaces.Space[Any]) -> ObsSpec:

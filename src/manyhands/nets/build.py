@@ -51,6 +51,21 @@ def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:
     )
 
 
+def q_network(config: NetConfig, spaces: Spaces, lanes: int) -> NetSpec:
+    """One trunk and the values of all actions; and how often each lane explores, which a learner decides."""
+    layers = tuple(Dense(size, config.activation) for size in config.hidden)
+    return NetSpec(
+        input_shape=spaces.obs.shape,
+        heads=(
+            Head("policy", spaces.action.outputs, gain=0.1),
+            Head("epsilon", lanes, gain=1.0, free=True),
+        ),
+        trunk=convolutions(spaces.obs) + layers,
+        image=spaces.obs.image,
+        normalise=config.normalise and not spaces.obs.image,
+    )
+
+
 def convolutions(obs: ObsSpec) -> tuple[Conv, ...]:
     """The three of Mnih et al. 2015 for screens; one small one for boards such as MinAtar's."""
     if not obs.image:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from manyhands.experience import Array
 from manyhands.nets.numpy_net import NORMAL_LIMIT
 from manyhands.policy import Activation, Conv, Float32, NetSpec
 
@@ -43,6 +44,11 @@ class TorchNet:
 
     def load(self, vector: Float32) -> None:
         self.flat.numpy()[...] = vector  # not through torch, which warns of read-only arrays
+
+    def set_input_moments(self, count: float, mean: Array, square: Array) -> None:
+        """Observations are shifted and scaled by their mean and sum of squared deviations from now on."""
+        self.views["input.mean"].copy_(torch.from_numpy(mean))
+        self.views["input.scale"].copy_(torch.from_numpy(1.0 / np.sqrt(square / count + 1e-6)))
 
     def vector(self) -> Float32:
         copy: Float32 = self.flat.numpy().copy()

@@ -1,0 +1,264 @@
+"""Deep Q-learning (Mnih et al. 2015) and what followed: double, dueling, n steps, priorities, Ape-X.
+
+Settings: `DqnConfig`, `ApexConfig`. Results: benchmarks/.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhands.algos import returns
+from manyhands.algos.base import unpack_moments
+from manyhands.algos.configs import DqnConfig
+from manyhands.algos.replay import Drawn, Replay
+from manyhands.collect.streams import LEARN, mix
+from manyhands.errors import RunError
+from manyhands.experience import Array, Layout, Remembered, Trajectory
+from manyhands.nets.adam import Adam
+from manyhands.nets.torch_net import TorchNet
+from manyhands.policy import ActionSpec, NetSpec, Weights
+
+
+def huber_gradient(error: Tensor, weight: Tensor) -> Tensor:
+    """Of mean w H(error), where H is error^2 / 2 up to 1 and |error| - 1/2 beyond."""
+    return error.clamp(-1, 1) * weight / len(error)
+
+
+def of_outputs(action_spec: ActionSpec, action: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient [N, n] for a head's outputs, given that for the values of the actions taken [N]."""
+    chosen = torch.zeros(len(action), action_spec.outputs)
+    chosen.scatter_(1, action[:, None], gradient[:, None])
+    if action_spec.dueling:  # Q_a = V + A_a - mean A
+        chosen[:, :-1] -= gradient[:, None] / action_spec.sizes[0]
+        chosen[:, -1] = gradient
+    return chosen
+
+
+def epsilons(config: DqnConfig, steps: int, lanes: int) -> Array:
+    """How often each lane explores after `steps` of the run: always at first, then less and less."""
+    way = (steps - config.warmup) / max(1, config.epsilon_steps)
+    level = 1 - (1 - config.epsilon) * min(1.0, max(0.0, way))
+    ladder = 1 + config.epsilon_ladder * np.arange(lanes) / max(1, lanes - 1)
+    rungs: Array = (level**ladder).astype(np.float32)
+    return rungs
+
+
+class DQN:
+    def __init__(
+        self,
+        config: DqnConfig,
+        spec: NetSpec,
+        layout: Layout,
+        shards: int,
+        weights: Weights,
+        seed: int,
+        total_steps: int,
+    ) -> None:
+        self.config, self.spec, self.action = config, spec, layout.action
+        self.seed, self.total_steps = seed, total_steps
+        self.lanes = shards * layout.lanes
+        self.net, self.target = TorchNet(spec, weights.vector), TorchNet(spec, weights.vector)
+        self.optimizer = Adam(self.net.trained, self.net.gradient)
+        self.version, self.steps, self.updates = weights.version, 0, 0
+        width = int(np.prod(spec.input_shape))
+        self.obs_moments = (0.0, np.zeros(width), np.zeros(width))
+        self.replay = Replay(
+            layout,
+            shards,
+            config.memory,
+            config.gamma,
+            config.n_step,
+            config.prioritised,
+            config.memory_file,
+        )
+        self.begun = (0, 0)  # steps and updates when the memory was empty
+        self.unsaved: list[Trajectory] = []
+        self.pieces, self.marks = 0, self.replay.counts()
+        self.saved_priorities: Mapping[str, Array] = {}
+        self.butler = ThreadPoolExecutor(1, "replay")
+
+    def weights(self) -> Weights:
+        return Weights(self.version, self.net.vector(), self.spec.schema)
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        for trajectory in trajectories:
+            self._remember(trajectory)
+            self.steps += trajectory.steps
+        self._scale(trajectories)
+        metrics = self._catch_up()
+        rungs = torch.from_numpy(epsilons(self.config, self.steps, self.lanes))
+        self.net.views["epsilon"].detach().copy_(rungs)
+        self.version += 1
+        if not bool(torch.isfinite(self.net.flat).all()):
+            raise RunError(
+                f"the weights are no longer finite after {self.steps} steps; "
+                "try a smaller algo.learning_rate or algo.reward_scale"
+            )
+        return {
+            **metrics,
+            "epsilon": float(rungs.mean()),
+            "updates": float(self.updates),
+            "remembered": float(self.replay.held),
+        }
+
+    def _remember(self, trajectory: Trajectory) -> None:
+        reward = trajectory.reward * np.float32(self.config.reward_scale)
+        if self.config.reward_clip:
+            reward = np.clip(reward, -self.config.reward_clip, self.config.reward_clip)
+        self.replay.add(trajectory, reward, self.config.priority_power)
+        if self.config.save_memory:
+            self.unsaved.append(_thin(trajectory, self.replay.stack))
+
+    def _scale(self, trajectories: Sequence[Trajectory]) -> None:
+        """Observations by their mean and deviation over all that was played, if so wished."""
+        if self.spec.normalise:
+            width = self.obs_moments[1].size
+            rows = np.concatenate([trajectory.obs.reshape(-1, width) for trajectory in trajectories])
+            self.obs_moments = returns.moments(*self.obs_moments, rows)
+            for net in (self.net, self.target):
+                net.set_input_moments(*self.obs_moments)
+
+    def _due(self) -> int:
+        """Steps of the optimizer that the environment steps so far allow."""
+        steps, updates = self.begun
+        warm = self.steps - steps - self.config.warmup
+        if warm < 0 or self.replay.completed < self.config.batch:
+            return 0
+        return updates + int(warm / self.config.steps_per_update)
+
+    def _catch_up(self) -> dict[str, float]:
+        """All steps of the optimizer that are due. While one is taken, the next batch is drawn.
+
+        So the priorities of a batch are known one draw later than they might be, with or without a thread.
+        """
+        due, metrics = self._due(), {}
+        if self.updates >= due:
+            return {}
+        drawn: Drawn = self._draw(self.updates)
+        while self.updates < due:
+            ahead: Future[Drawn] | None = None
+            if self.updates + 1 < due:
+                ahead = self.butler.submit(self._draw, self.updates + 1)
+            if self._crosses_target():
+                self.target.load(self.net.flat.numpy())
+            last = self.updates + 1 == due
+            error, value = self._descend(drawn)
+            if last:
+                metrics = {"loss": float(error.square().mean()), "q_mean": float(value.mean())}
+            following = ahead.result() if ahead is not None else None
+            self.replay.update(drawn.places, error.numpy(), self.config.priority_power)
+            self.updates += 1
+            if following is not None:
+                drawn = following
+        return metrics
+
+    def _draw(self, update: int) -> Drawn:
+        played = self.config.warmup + update * self.config.steps_per_update
+        share = min(1.0, played / self.total_steps)
+        importance = self.config.importance + share * (1 - self.config.importance)
+        rng = np.random.default_rng(mix(self.seed, LEARN, update))
+        return self.replay.draw(rng, self.config.batch, importance)
+
+    def _crosses_target(self) -> bool:
+        """Whether the target network is due, as counted by the environment steps that updates stand for."""
+        before, now = (
+            int((self.updates + k) * self.config.steps_per_update / self.config.target_every) for k in (-1, 0)
+        )
+        return now > before
+
+    def _descend(self, drawn: Drawn) -> tuple[Tensor, Tensor]:
+        """One step of the optimizer; the errors and values of the actions that were taken."""
+        action = torch.from_numpy(drawn.action).long()
+        goal = self._goal(drawn)
+        outputs = self.net.forward(torch.from_numpy(drawn.obs), "policy")[0]
+        with torch.no_grad():
+            value = self.action.values(outputs).gather(1, action[:, None])[:, 0]
+            error = value - goal
+            gradient = huber_gradient(error, torch.from_numpy(drawn.weight))
+            of_head = of_outputs(self.action, action, gradient)
+        self.net.gradient.zero_()
+        self.net.backward([of_head])
+        flat = self.net.gradient
+        flat.mul_((self.config.max_grad_norm / (flat.norm() + 1e-6)).clamp(max=1.0))
+        self.optimizer.step(self.config.learning_rate)
+        return error, value
+
+    @torch.inference_mode()
+    def _goal(self, drawn: Drawn) -> Tensor:
+        """r + gamma^n max Q'(s', a); double: Q' of the action that Q prefers."""
+        next_obs = torch.from_numpy(drawn.next_obs)
+        value = self.action.values(self.target.forward(next_obs, "policy")[0])
+        judged = self.action.values(self.net.forward(next_obs, "policy")[0]) if self.config.double else value
+        best = value.gather(1, judged.argmax(1, keepdim=True))[:, 0]
+        goal: Tensor = torch.from_numpy(drawn.reward) + torch.from_numpy(drawn.discount) * best
+        return goal
+
+    def remembered(self) -> Remembered | None:
+        """What was played since this was last asked, so that a resume can fill the memory again."""
+        if not self.config.save_memory:
+            return None
+        rows = self.replay.counts()
+        piece = Remembered(self.pieces, self.marks, rows - self.replay.horizon, tuple(self.unsaved))
+        self.pieces, self.marks, self.unsaved = self.pieces + 1, rows, []
+        return piece
+
+    def recall(self, pieces: Iterable[Remembered]) -> None:
+        """After `load_state`. Without pieces the memory is filled anew before learning goes on."""
+        empty = True
+        for piece in pieces:
+            if empty:
+                self.replay.begin_at(piece.marks)
+            empty = False
+            for trajectory in piece.trajectories:
+                self._remember(trajectory)
+        self.unsaved, self.marks = [], self.replay.counts()
+        if empty:
+            self.begun = (self.steps, self.updates)
+        else:
+            self.replay.load_state(self.saved_priorities)
+
+    def state(self) -> dict[str, Array]:
+        arrays = {f"adam.{name}": array for name, array in self.optimizer.state().items()}
+        arrays |= {f"replay.{name}": array for name, array in self.replay.state().items()}
+        count, mean, square = self.obs_moments
+        return {
+            "vector": self.net.vector(),
+            "target": self.target.vector(),
+            "counts": np.array([self.steps, self.updates, *self.begun, self.pieces]),
+            "obs_moments": np.concatenate([[count], mean, square]),
+            **arrays,
+        }
+
+    def load_state(self, version: int, state: Mapping[str, Array]) -> None:
+        self.version = version
+        self.steps, self.updates, *begun, self.pieces = map(int, state["counts"])
+        self.begun = (begun[0], begun[1])
+        self.saved_priorities = {
+            name.removeprefix("replay."): array for name, array in state.items() if name.startswith("replay.")
+        }
+        self.net.load(state["vector"])
+        self.target.load(state["target"])
+        self.optimizer.load_state({name: state[f"adam.{name}"] for name in ("mean", "square", "steps")})
+        self.obs_moments = unpack_moments(state["obs_moments"])
+
+
+def _thin(trajectory: Trajectory, stack: int) -> Trajectory:
+    """A copy that outlives the channel's memory, with the newest picture of every stack."""
+    newest = -1 if stack > 1 else 0
+    return replace(
+        trajectory,
+        **{
+            name: getattr(trajectory, name).copy()
+            for name in ("action", "reward", "terminated", "truncated", "episode", "final_at")
+        },
+        obs=trajectory.obs[:, :, newest:].copy() if stack > 1 else trajectory.obs.copy(),
+        last_obs=trajectory.last_obs[:, newest:].copy(),
+        final_obs=trajectory.final_obs[:, newest:].copy(),
+        columns={name: column.copy() for name, column in trajectory.columns.items()},
+        episode_return=trajectory.episode_return.copy(),
+        episode_length=trajectory.episode_length.copy(),
+    )

@@ -1,0 +1,151 @@
+"""Atari games through ALE's native vector environment: grey, 84 x 84, four pictures stacked.
+
+Scores are the game's own. What learning makes of them is settled elsewhere: rewards are cut by
+`algo.reward_clip`, and a lost life counts as an end where `life_loss` is set, though the game goes on.
+"""
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from manyhands.errors import EnvError, UsageError, near
+from manyhands.experience import Array
+
+SIDE = 84
+STACK = 4
+SCREEN = (210, 160)
+STRIP = 14
+"""Pixels below a film's picture, for the score."""
+FRAMES = 108_000
+"""Of a game: half an hour at 60 a second, after which it is cut (Machado et al. 2018)."""
+SEEDS = 2**31
+
+
+def is_atari(env_id: str) -> bool:
+    return env_id.startswith("ALE/") or env_id.endswith("NoFrameskip-v4")
+
+
+def make(env_id: str, arguments: dict[str, Any]) -> "AtariEnv":
+    """`ALE/Breakout-v5` repeats an action with probability 0.25, `BreakoutNoFrameskip-v4` never."""
+    found = re.fullmatch(r"ALE/(\w+)-v5|(\w+)NoFrameskip-v4", env_id)
+    if not found:
+        raise UsageError(f"there is no environment {env_id!r}; Atari games are called ALE/Breakout-v5")
+    rom = rom_of(found[1] or found[2], env_id)
+    try:
+        return AtariEnv(rom, **{"sticky": 0.25 if found[1] else 0.0, **arguments})
+    except TypeError as error:
+        raise UsageError(f"{env_id} does not accept {arguments}: {error}") from error
+
+
+def rom_of(game: str, env_id: str) -> str:
+    """`MsPacman` is called `ms_pacman` there."""
+    try:
+        from ale_py import roms
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{env_id} needs {error.name}; pip install 'manyhands[atari]'") from error
+    names = {"".join(part.title() for part in rom.split("_")): rom for rom in roms.get_all_rom_ids()}
+    if game not in names:
+        hint = near(game, names) or "; there are Breakout, Pong and a hundred more"
+        raise UsageError(f"there is no Atari game {game!r}{hint}")
+    return names[game]
+
+
+class AtariEnv(gymnasium.Env[Array, int]):
+    """One game. A step is `frame_skip` frames, of which the last two are merged against flickering."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 (Gymnasium's)
+
+    def __init__(
+        self,
+        rom: str,
+        sticky: float = 0.0,
+        frame_skip: int = 4,
+        noops: int = 30,
+        fire: bool = True,
+        life_loss: bool = True,
+        all_actions: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        """
+        sticky: probability that the emulator repeats the last action instead.
+        noops: a game begins after up to this many frames of doing nothing, and a press on fire if `fire`.
+        life_loss: learning treats a lost life as an end.
+        all_actions: all 18, not only those that mean something in this game.
+        """
+        if not 0 <= sticky < 1 or frame_skip < 1 or noops < 0:
+            raise UsageError(
+                f"sticky {sticky}, frame_skip {frame_skip}, noops {noops}: "
+                "they must be in [0, 1), 1 or more, 0 or more"
+            )
+        self.render_mode, self.life_loss, self.stack = render_mode, life_loss, STACK
+        self.settings = {
+            "game": rom,
+            "num_envs": 1,
+            "num_threads": 1,
+            "repeat_action_probability": sticky,
+            "frameskip": frame_skip,
+            "noop_max": noops,
+            "use_fire_reset": fire,
+            "full_action_space": all_actions,
+            "reward_clipping": False,
+            "max_num_frames_per_episode": FRAMES,
+        }
+        self.metadata = {**self.metadata, "render_fps": 60 // frame_skip}
+        self.games = [_vector(self.settings, SIDE, SIDE, STACK, True)]
+        if render_mode == "rgb_array":
+            # A twin of the same seed that plays the same actions, and shows the whole screen in colour.
+            self.games.append(_vector(self.settings, *SCREEN, 1, False))
+        self.observation_space = spaces.Box(0, 255, (STACK, SIDE, SIDE), np.uint8)
+        self.action_space = self.games[0].single_action_space
+        self.action = np.zeros(1, np.int32)
+        self.lives, self.score = 0, 0.0
+        self.picture = np.zeros((*SCREEN, 3), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        seeds = [int(self.np_random.integers(SEEDS)) if seed is None else seed % SEEDS]
+        obs, info = self.games[0].reset(seed=np.array(seeds))
+        if len(self.games) > 1:
+            self.picture = self.games[1].reset(seed=np.array(seeds))[0][0, 0]
+        self.lives, self.score = int(info["lives"][0]), 0.0
+        return obs[0], {"lives": self.lives}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.action[0] = action
+        obs, reward, terminated, truncated, info = self.games[0].step(self.action)
+        if len(self.games) > 1:
+            self.picture = self.games[1].step(self.action)[0][0, 0]
+        lives, before = int(info["lives"][0]), self.lives
+        self.lives = lives
+        amount = float(reward[0])
+        self.score += amount
+        lost = {"lives": lives, "life_lost": lives < before}
+        return obs[0], amount, bool(terminated[0]), bool(truncated[0]), lost
+
+    def render(self) -> Array:
+        """The whole screen, with the score below."""
+        from PIL import Image, ImageDraw
+
+        height, width = SCREEN
+        image = Image.new("RGB", (width, height + STRIP))
+        image.paste(Image.fromarray(self.picture))
+        ImageDraw.Draw(image).text((4, height + 1), f"score {self.score:g}   lives {self.lives}", "white")
+        return np.asarray(image)
+
+    def close(self) -> None:
+        """ALE frees a game when nobody holds it."""
+        self.games = []
+
+
+def _vector(settings: dict[str, Any], height: int, width: int, stack: int, grey: bool) -> Any:
+    from ale_py.vector_env import AtariVectorEnv
+
+    try:
+        return AtariVectorEnv(**settings, img_height=height, img_width=width, stack_num=stack, grayscale=grey)
+    except Exception as error:
+        raise EnvError(f"ALE cannot play {settings['game']}: {error}") from error

@@ -1,0 +1,192 @@
+"""Deep Q-learning: its arithmetic, its ratio of updates to steps, and a memory that survives a resume."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from samples import random_trajectory
+from torch.nn import functional
+
+from manyhands.algos.base import learner
+from manyhands.algos.configs import ALGORITHMS, DqnConfig
+from manyhands.algos.dqn import DQN, epsilons, huber_gradient, of_outputs
+from manyhands.errors import RunError, UsageError
+from manyhands.experience import Layout, Trajectory
+from manyhands.nets.numpy_net import NumpyNet
+from manyhands.policy import ActionSpec, Dense, Head, NetSpec, Weights
+from manyhands.runs.journal import Journal
+
+SHARDS, LANES, STEPS = 2, 3, 8
+NAMES = ("dqn", "apex")
+
+
+def action_of(config: DqnConfig) -> ActionSpec:
+    return ActionSpec("values", (3,), dueling=config.dueling)
+
+
+def layout_of(config: DqnConfig) -> Layout:
+    return Layout(STEPS, LANES, (4,), "<f4", action_of(config), config.columns)
+
+
+def make(name: str = "dqn", **settings: Any) -> DQN:
+    config = ALGORITHMS[name](**{"batch": 16, "warmup": 64, "memory": 300, "target_every": 40, **settings})
+    assert isinstance(config, DqnConfig)
+    heads = (Head("policy", action_of(config).outputs), Head("epsilon", SHARDS * LANES, gain=1.0, free=True))
+    spec = NetSpec((4,), heads, (Dense(5, "relu"),), normalise=True)
+    weights = Weights(0, spec.initial_vector(1), spec.schema)
+    made = learner(name, config, spec, layout_of(config), SHARDS, weights, seed=3, total_steps=2000)
+    assert isinstance(made, DQN)
+    return made
+
+
+class Experience:
+    """Rollouts of both shards, one after the other, whose episodes follow one another."""
+
+    def __init__(self, config: DqnConfig) -> None:
+        self.layout = layout_of(config)
+        self.made: list[list[Trajectory]] = []
+
+    def __getitem__(self, number: int) -> list[Trajectory]:
+        while len(self.made) <= number:
+            rollout = []
+            for shard in range(SHARDS):
+                before = self.made[-1][shard].episode if self.made else np.zeros(LANES, np.int64)
+                made = random_trajectory(self.layout, 100 * len(self.made) + shard, first_episode=before)
+                rollout.append(_of_shard(made, shard))
+            self.made.append(rollout)
+        return self.made[number]
+
+
+def _of_shard(trajectory: Trajectory, shard: int) -> Trajectory:
+    fields = {name: getattr(trajectory, name) for name in trajectory.__dataclass_fields__}
+    return Trajectory(**{**fields, "shard": shard})
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_gradient_of_the_outputs_is_autograds(dueling: bool) -> None:
+    torch.manual_seed(0)
+    spec = ActionSpec("values", (3,), dueling=dueling)
+    outputs = (3 * torch.randn(20, spec.outputs)).requires_grad_()
+    action, goal, weight = torch.randint(0, 3, (20,)), torch.randn(20), torch.rand(20)
+    q = spec.values(outputs).gather(1, action[:, None])[:, 0]
+    (weight * functional.huber_loss(q, goal, reduction="none")).mean().backward()
+    by_hand = of_outputs(spec, action, huber_gradient((q - goal).detach(), weight))
+    assert torch.allclose(outputs.grad, by_hand, atol=1e-7)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_the_goal_is_that_of_the_papers(double: bool) -> None:
+    agent, experience = make(double=double, n_step=2), Experience(make(n_step=2).config)
+    for number in range(8):
+        agent.learn(experience[number])
+    assert not np.array_equal(agent.net.vector(), agent.target.vector())
+    drawn = agent.replay.draw(np.random.default_rng(0), 16)
+    online, target = NumpyNet(agent.spec), NumpyNet(agent.spec)
+    online.load(agent.net.vector())
+    target.load(agent.target.vector())
+    judged = target.forward(drawn.next_obs, "policy").copy()
+    chosen = (online.forward(drawn.next_obs, "policy") if double else judged).argmax(1)
+    expected = drawn.reward + drawn.discount * judged[np.arange(16), chosen]
+    assert np.allclose(agent._goal(drawn).numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_learning_moves_the_weights_and_reports_numbers(name: str) -> None:
+    agent = make(name)
+    before, experience = agent.weights(), Experience(agent.config)
+    for number in range(4):
+        metrics = agent.learn(experience[number])
+    assert agent.weights().version == 4
+    assert not np.array_equal(before.vector[:20], agent.weights().vector[:20])
+    assert np.isfinite(agent.weights().vector).all()
+    assert all(isinstance(value, float) and np.isfinite(value) for value in metrics.values())
+    assert {"loss", "q_mean", "epsilon", "updates", "remembered"} <= set(metrics)
+
+
+@pytest.mark.parametrize("per_update", [0.5, 4.0, 7.3])
+def test_the_ratio_of_updates_to_steps_is_held_exactly(per_update: float) -> None:
+    agent = make(steps_per_update=per_update)
+    experience = Experience(agent.config)
+    for number in range(6):
+        agent.learn(experience[number])
+        played = (number + 1) * SHARDS * LANES * STEPS
+        assert agent.updates == max(0, int((played - 64) / per_update))
+
+
+def test_exploration_falls_after_the_warm_up_and_lanes_form_a_ladder() -> None:
+    config = DqnConfig(warmup=100, epsilon=0.4, epsilon_steps=100, epsilon_ladder=7)
+    assert (epsilons(config, 99, 4) == 1).all()
+    assert epsilons(config, 150, 4)[0] == pytest.approx(0.7)
+    assert epsilons(config, 999, 4) == pytest.approx([0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resume_with_its_journal_goes_on_to_the_same_weights(name: str, tmp_path: Path) -> None:
+    whole, resumed = make(name), make(name)
+    experience = Experience(whole.config)
+    journal = Journal(tmp_path / "memory", layout_of(whole.config), whole.spec.schema)
+    for number in range(40):  # the memory of 300 is overwritten several times
+        whole.learn(experience[number])
+        if number % 3 == 0:
+            piece = whole.remembered()
+            assert piece is not None
+            journal.append(piece)
+    state, version = whole.state(), whole.weights().version
+    lost = whole.remembered()
+    assert lost is not None
+    journal.append(lost)  # written by a process that died before its checkpoint
+    assert len(list((tmp_path / "memory").iterdir())) < 12  # the forgotten ones are gone
+    resumed.load_state(version, state)
+    resumed.recall(journal.read(until=resumed.pieces))
+    assert np.array_equal(whole.replay.ahead, resumed.replay.ahead)
+    places = np.flatnonzero(whole.replay.ahead)
+    for column in ("obs", "action", "reward", "discount", "age"):
+        assert np.array_equal(getattr(whole.replay, column)[places], getattr(resumed.replay, column)[places])
+    for number in range(40, 44):
+        assert whole.learn(experience[number]) == resumed.learn(experience[number])
+    assert np.array_equal(whole.weights().vector, resumed.weights().vector)
+
+
+def test_without_its_memory_a_resume_fills_it_anew_before_it_learns() -> None:
+    whole, resumed = make(save_memory=False), make(save_memory=False)
+    experience = Experience(whole.config)
+    for number in range(6):
+        whole.learn(experience[number])
+    assert whole.remembered() is None
+    resumed.load_state(6, whole.state())
+    resumed.recall([])
+    before = resumed.updates
+    resumed.learn(experience[6])
+    assert resumed.updates == before  # 48 steps are less than the warm-up of 64
+    resumed.learn(experience[7])
+    assert resumed.updates == before + int((96 - 64) / 4)
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    agent = make()
+    agent.learn(Experience(agent.config)[0])
+    journal = Journal(tmp_path / "memory", layout_of(agent.config), agent.spec.schema)
+    piece = agent.remembered()
+    assert piece is not None
+    journal.append(piece)
+    path = next((tmp_path / "memory").iterdir())
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(RunError, match="is damaged"):
+        list(journal.read(1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"memory": 20, "batch": 16}, "need at least 96"),
+        ({"warmup": 3}, "at least algo.batch"),
+        ({"n_step": 0}, "greater than 0"),
+        ({"epsilon": 1.5}, "between 0 and 1"),
+        ({"steps_per_update": 0.0}, "greater than 0"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        make(**settings)
