@@ -7,8 +7,8 @@ import numpy as np
 
 from manyhands.collect.player import Player
 from manyhands.envs import make as envs
-from manyhands.errors import EnvError
-from manyhands.experience import Evaluation
+from manyhands.errors import EnvError, UsageError
+from manyhands.experience import Array, Evaluation
 from manyhands.nets.build import Actor, actor
 from manyhands.policy import ActionSpec
 from manyhands.runs.checkpoint import Checkpoint
@@ -36,6 +36,15 @@ class Agent:
             spread = self.actor.forward(row, "log_std")
         noise = self.action.noise(self.noise, 1) if sample or self.action.epsilon else None
         return self.decode(self.action.choose(outputs, spread, noise))[0]
+
+    def values(self, obs: Any) -> Array:
+        """What each action is worth in one observation; for agents that learned that (dqn, apex)."""
+        if self.action.kind != "values":
+            raise UsageError("this agent learned which actions to prefer, not what they are worth")
+        row = np.zeros((1, *self.obs.shape), self.obs.dtype)
+        self.encode(obs, row[0])
+        worth: Array = self.action.values(self.actor.forward(row, "policy"))[0]
+        return worth
 
 
 def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None = None) -> Agent:

@@ -13,6 +13,7 @@ EXAMPLES = """\
 examples:
   manyhands train LunarLander-v3                      train until solved, with a tuned recipe
   manyhands train CartPole-v1 --algo a2c --seed 3     another algorithm, another seed
+  manyhands train ALE/Breakout-v5                     an Atari game from its pixels
   manyhands train my_module:make_env --workers 2      your own environment
   manyhands train --resume LunarLander-v3-ppo-1       go on where a run stopped
   manyhands eval LunarLander-v3-ppo-1 --episodes 500  judge the agent
@@ -25,7 +26,7 @@ examples:
   manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
 """
 
-BENCHES = ("solve", "speed", "memory", "startup", "broker", "lto")
+BENCHES = ("solve", "speed", "memory", "startup", "broker", "lto", "atari", "ray")
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,7 +70,9 @@ def _add_train(commands: Any) -> None:
         "is one for the environment, else from general ones; `manyhands show RUN` prints them all.",
     )
     train.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
-    train.add_argument("--algo", help="ppo, a2c, reinforce, impala or clone (default: the recipe's)")
+    train.add_argument(
+        "--algo", help="ppo, a2c, reinforce, impala, clone, dqn or apex (default: the recipe's)"
+    )
     train.add_argument(
         "--workers", type=int, help="worker processes; 0 = inside this process (default: cores)"
     )

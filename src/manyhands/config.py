@@ -36,6 +36,9 @@ class NetConfig:
 
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the dense layers (after the convolutions, for images)."""
+    filters: Literal["large", "small"] = "large"
+    """Convolutions for screens: 32, 64, 64 of Mnih et al. 2015, or 16, 32 of Mnih et al. 2013, which cost a
+    third."""
     activation: Literal["tanh", "relu"] = "tanh"
     """tanh bounds the features; Andrychowicz et al. 2021 find it better than relu for on-policy learning."""
     shared: bool = False

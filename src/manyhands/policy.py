@@ -105,7 +105,7 @@ class NetSpec:
         for i, layer in enumerate(self.trunk):
             if isinstance(layer, Conv):
                 channels, height, across = shape
-                kernel = (layer.channels, channels, layer.kernel, layer.kernel)
+                kernel = (layer.channels, layer.kernel, layer.kernel, channels)  # as channels_last lies
                 add(f"trunk{i}.weight", kernel, hidden_gain(layer.activation), "weight")
                 add(f"trunk{i}.bias", (layer.channels,), 0.0, "bias")
                 height, across = ((side - layer.kernel) // layer.stride + 1 for side in (height, across))

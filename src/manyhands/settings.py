@@ -9,6 +9,7 @@ import yaml
 
 from manyhands.algos.configs import ALGORITHMS
 from manyhands.config import Config, check_sections
+from manyhands.envs.atari import is_atari
 from manyhands.errors import UsageError
 
 
@@ -69,7 +70,9 @@ def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
 
     The environment's name stands before the version, so that `CartPole-v1` uses `CartPole.yaml`.
     """
-    file = resources.files("manyhands.recipes") / f"{env_id.rpartition('/')[2].rpartition('-v')[0]}.yaml"
+    family, _, name = env_id.rpartition("/")
+    name = "Atari" if is_atari(env_id) else family if family == "MinAtar" else name.rpartition("-v")[0]
+    file = resources.files("manyhands.recipes") / f"{name}.yaml"
     if ":" in env_id or not file.is_file():
         return {}
     plain: dict[str, Any] = yaml.safe_load(file.read_text())

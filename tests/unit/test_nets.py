@@ -155,6 +155,11 @@ def check_cover(spec: NetSpec) -> None:
         assert (p.offset >= spec.trained) == (p.kind in ("mean", "scale"))
 
 
+def flat_last(hidden: torch.Tensor) -> torch.Tensor:
+    """Images with their channels last, as the dense layers expect them."""
+    return (hidden.permute(0, 2, 3, 1) if hidden.ndim == 4 else hidden).flatten(1)
+
+
 def plain_forward(spec: NetSpec, flat: torch.Tensor, obs: torch.Tensor) -> list[torch.Tensor]:
     """Every head by torch's own layers on one tensor, which is then differentiated as a whole."""
     part = {p.name: flat[p.offset : p.end].view(p.shape) for p in spec.parameters}
@@ -165,16 +170,17 @@ def plain_forward(spec: NetSpec, flat: torch.Tensor, obs: torch.Tensor) -> list[
     for i, layer in enumerate(spec.trunk):
         weight, bias = part[f"trunk{i}.weight"], part[f"trunk{i}.bias"]
         if isinstance(layer, Conv):
-            hidden = torch.nn.functional.conv2d(hidden, weight, bias, stride=layer.stride)
+            kernel = weight.permute(0, 3, 1, 2)
+            hidden = torch.nn.functional.conv2d(hidden, kernel, bias, stride=layer.stride)
         else:
-            hidden = hidden.flatten(1) @ weight + bias
+            hidden = flat_last(hidden) @ weight + bias
         hidden = activations[layer.activation](hidden)
     outputs = []
     for head in spec.heads:
         if head.free:
             outputs.append(part[head.name])
             continue
-        out = hidden.flatten(1)
+        out = flat_last(hidden)
         for i, layer in enumerate(head.hidden):
             out = activations[layer.activation](
                 out @ part[f"{head.name}{i}.weight"] + part[f"{head.name}{i}.bias"]

@@ -216,8 +216,7 @@ class OnPolicy:
     def _apply(self, gradients: list[Tensor]) -> None:
         """A step of the optimizer, given the gradients of the last outputs."""
         self.net.backward(gradients)
-        gradient = self.net.gradient
-        gradient.mul_((self.common.max_grad_norm / (gradient.norm() + 1e-6)).clamp(max=1.0))
+        self.optimizer.clip(self.common.max_grad_norm)
         self.optimizer.step(self.learning_rate)
 
     def begin(self, trajectories: Sequence[Trajectory]) -> tuple[Batch, Array, Array]:

@@ -3,8 +3,8 @@
 Settings: `DqnConfig`, `ApexConfig`. Results: benchmarks/.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -131,30 +131,33 @@ class DQN:
         return updates + int(warm / self.config.steps_per_update)
 
     def _catch_up(self) -> dict[str, float]:
-        """All steps of the optimizer that are due. While one is taken, the next batch is drawn.
+        """All steps of the optimizer that are due.
 
-        So the priorities of a batch are known one draw later than they might be, with or without a thread.
+        A batch is drawn before the one ahead of it has given its errors, so that both can be done at once.
         """
-        due, metrics = self._due(), {}
+        due = self._due()
         if self.updates >= due:
             return {}
-        drawn: Drawn = self._draw(self.updates)
-        while self.updates < due:
-            ahead: Future[Drawn] | None = None
-            if self.updates + 1 < due:
-                ahead = self.butler.submit(self._draw, self.updates + 1)
+        drawn = self._draw(self.updates)
+        while True:
             if self._crosses_target():
                 self.target.load(self.net.flat.numpy())
             last = self.updates + 1 == due
+            ahead = None if last else self._draw_ahead(self.updates + 1)
             error, value = self._descend(drawn)
-            if last:
-                metrics = {"loss": float(error.square().mean()), "q_mean": float(value.mean())}
-            following = ahead.result() if ahead is not None else None
+            following = ahead() if ahead is not None else drawn
             self.replay.update(drawn.places, error.numpy(), self.config.priority_power)
             self.updates += 1
-            if following is not None:
-                drawn = following
-        return metrics
+            if last:
+                return {"loss": float(error.square().mean()), "q_mean": float(value.mean())}
+            drawn = following
+
+    def _draw_ahead(self, update: int) -> Callable[[], Drawn]:
+        """Images in a thread, while the optimizer works; the rest costs less than handing it to a thread."""
+        if self.spec.image:
+            return self.butler.submit(self._draw, update).result
+        drawn = self._draw(update)
+        return lambda: drawn
 
     def _draw(self, update: int) -> Drawn:
         played = self.config.warmup + update * self.config.steps_per_update
@@ -182,8 +185,7 @@ class DQN:
             of_head = of_outputs(self.action, action, gradient)
         self.net.gradient.zero_()
         self.net.backward([of_head])
-        flat = self.net.gradient
-        flat.mul_((self.config.max_grad_norm / (flat.norm() + 1e-6)).clamp(max=1.0))
+        self.optimizer.clip(self.config.max_grad_norm)
         self.optimizer.step(self.config.learning_rate)
         return error, value
 

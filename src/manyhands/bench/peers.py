@@ -6,7 +6,8 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from manyhands.bench.report import last_line
+from manyhands.bench.report import last_line, run_json
+from manyhands.bench.timed import START_TIMEOUT
 from manyhands.errors import RunError
 
 VENV = Path(".venv-peers")
@@ -19,7 +20,7 @@ def python(venv: Path) -> Path:
     if not interpreter.exists():
         print(f"making {venv}", flush=True)
         _run([sys.executable, "-m", "venv", str(venv)])
-    check = [str(interpreter), "-c", "import stable_baselines3, Box2D"]
+    check = [str(interpreter), "-c", "import stable_baselines3, Box2D, ale_py, cv2"]
     if subprocess.run(check, capture_output=True, check=False).returncode:
         print(f"installing Stable-Baselines3 into {venv}", flush=True)
         _run([str(interpreter), "-m", "pip", "install", "--quiet", *_constraints(), *_requirements()])
@@ -33,7 +34,18 @@ def _constraints() -> list[str]:
 def _requirements() -> list[str]:
     """The same torch, numpy and Gymnasium as ours, so that only the library differs."""
     torch, numpy, gymnasium = (version(name).partition("+")[0] for name in ("torch", "numpy", "gymnasium"))
-    return ["stable-baselines3", f"torch=={torch}", f"numpy=={numpy}", f"gymnasium[box2d]=={gymnasium}"]
+    ours = [f"torch=={torch}", f"numpy=={numpy}", f"gymnasium[box2d]=={gymnasium}", "ale-py"]
+    return ["stable-baselines3", *ours, "opencv-python-headless"]
+
+
+def versions(interpreter: Path) -> str:
+    names = ("stable_baselines3", "torch", "numpy", "gymnasium")
+    code = (
+        "import json; from importlib.metadata import version; "
+        f"print(json.dumps({{name: version(name) for name in {names}}}))"
+    )
+    found = run_json([str(interpreter), "-c", code], START_TIMEOUT)
+    return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
 def _run(command: list[str]) -> None:

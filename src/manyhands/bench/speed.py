@@ -5,18 +5,14 @@ PPO with 16 lanes, 64-64 tanh nets for policy and value, 16,384 steps a batch, m
 
 import argparse
 import json
-import shlex
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
@@ -29,13 +25,12 @@ from manyhands.bench.report import (
     at_least_one,
     cores,
     last_line,
-    manyhands,
     run_json,
     settings,
 )
+from manyhands.bench.timed import START_TIMEOUT, flags, training_speed
 from manyhands.errors import RunError
 from manyhands.runs.plots import BLUE, GREEN, GREY, new_figure, tidy
-from manyhands.runs.store import Run
 
 ENVS = ("LunarLander-v3", "CartPole-v1")
 SHARDS, LANES, STEPS, MINIBATCH, EPOCHS = 2, 8, 1024, 512, 4
@@ -55,8 +50,6 @@ SETTINGS = {
 }
 WARM_VERSION = 4
 """Batches that count as start-up: the first ones are collected while torch loads, before the clock runs."""
-START_TIMEOUT = 120.0
-STOP_TIMEOUT = 60.0
 HEAD_START = 4.0
 """Seconds that the processes of the bare loop get for importing before all count together."""
 BARE = "Gymnasium's environments alone, no learning"
@@ -104,7 +97,7 @@ def main(arguments: list[str]) -> None:
     found = _contenders(interpreter, [word for text in options.set for word in ("--set", text)])
     measured = _take_turns(found, options.env, options.rounds, options.seconds, options.seed)
     seeds = range(options.seed, options.seed + options.rounds)
-    report = _report(found, measured, options.env, arguments, seeds, _peer_versions(interpreter))
+    report = _report(found, measured, options.env, arguments, seeds, peers.versions(interpreter))
     report.save(options.out, _picture(found, measured, options.env))
 
 
@@ -137,41 +130,9 @@ def _take_turns(
 
 
 def _time_manyhands(extra: list[str], env: str, seconds: float, seed: int) -> float:
-    """Runs `manyhands train`, lets it go for `seconds` after the start-up, and interrupts it."""
-    with tempfile.TemporaryDirectory(prefix="manyhands-speed-") as temporary:
-        run = Run(Path(temporary) / "run")
-        how = ("--algo", "ppo", "--mode", "pipelined", "--workers", SHARDS, "--until", "steps")
-        length = ("--steps", 10**12, "--seed", seed, "--dir", run.path, "--quiet")
-        command = manyhands("train", env, *how, *length, *settings(SETTINGS), *extra)
-        with (Path(temporary) / "stderr").open("w+") as errors:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
-            try:
-                if _wait_for_rows(run, process, START_TIMEOUT):
-                    time.sleep(seconds)
-                process.send_signal(signal.SIGINT)
-                code = process.wait(STOP_TIMEOUT)
-            finally:
-                process.kill()
-                process.wait()
-            rows = _steady_rows(run)
-            if code or len(rows) < 2:
-                errors.seek(0)
-                raise RunError(f"{shlex.join(command)} left no steady stretch: {last_line(errors.read())}")
-    first, last = rows[0], rows[-1]
-    return float((last["steps"] - first["steps"]) / (last["seconds"] - first["seconds"]))
-
-
-def _wait_for_rows(run: Run, process: subprocess.Popen[bytes], timeout: float) -> bool:
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline and process.poll() is None:
-        if _steady_rows(run):
-            return True
-        time.sleep(0.2)
-    return False
-
-
-def _steady_rows(run: Run) -> list[dict[str, Any]]:
-    return [row for row in run.metrics() if row.get("version", 0) >= WARM_VERSION]
+    how = ("--algo", "ppo", "--mode", "pipelined", "--workers", SHARDS, "--seed", seed)
+    words = ("train", env, *how, *settings(SETTINGS), *extra)
+    return training_speed(words, seconds, lambda row: row.get("version", 0) >= WARM_VERSION)
 
 
 def _time_bare(mended: int, env: str, seconds: float, seed: int) -> float:
@@ -182,7 +143,7 @@ def _time_bare(mended: int, env: str, seconds: float, seed: int) -> float:
     for core in range(cores()):
         numbers = {"mended": mended, "lanes": LANES, "seconds": seconds, "start": start}
         numbers["seed"] = seed + 1000 * core
-        command = [sys.executable, str(script), env, *_flags(numbers)]
+        command = [sys.executable, str(script), env, *flags(numbers)]
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     try:
         said = [process.communicate(timeout=HEAD_START + seconds + START_TIMEOUT)[0] for process in processes]
@@ -205,22 +166,8 @@ def _time_sb3(interpreter: Path, vector: str, threads: int, env: str, seconds: f
         "seed": seed,
     }
     script = str(Path(__file__).with_name("peers_sb3.py"))
-    command = [str(interpreter), script, env, "--vector", vector, *_flags(numbers)]
+    command = [str(interpreter), script, env, "--vector", vector, *flags(numbers)]
     return float(run_json(command, START_TIMEOUT + 10 * seconds)["speed"])
-
-
-def _flags(numbers: dict[str, float]) -> list[str]:
-    return [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
-
-
-def _peer_versions(interpreter: Path) -> str:
-    names = ("stable_baselines3", "torch", "numpy", "gymnasium")
-    code = (
-        "import json; from importlib.metadata import version; "
-        f"print(json.dumps({{name: version(name) for name in {names}}}))"
-    )
-    found = run_json([str(interpreter), "-c", code], START_TIMEOUT)
-    return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
 def _speeds(measured: Sequence[Speed], env: str, name: str) -> list[float]:

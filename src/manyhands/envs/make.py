@@ -27,6 +27,7 @@ from manyhands.policy import ActionSpec
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
 
+MINATAR = "MinAtar/"
 SMALLEST_IMAGE = 3
 """Sides of a three-dimensional observation from which on it counts as an image."""
 
@@ -96,6 +97,12 @@ def _spec(env_id: str) -> str | EnvSpec:
 
     Its Box2D environments are mended, too.
     """
+    if env_id.startswith(MINATAR) and f"{MINATAR}Breakout-v1" not in gymnasium.registry:
+        try:
+            from minatar.gym import register_envs
+        except ModuleNotFoundError as error:
+            raise UsageError(f"{env_id} needs {error.name}; pip install 'manyhands[minatar]'") from error
+        register_envs()
     registered = gymnasium.registry.get(env_id)
     if registered is None:
         return env_id
@@ -129,7 +136,7 @@ def _import_callable(path: str) -> MakeEnv:
 
 
 def _unknown(env_id: str, error: GymnasiumError) -> str:
-    known = [name for name in gymnasium.registry if "/" not in name]
+    known = [name for name in gymnasium.registry if "/" not in name or name.startswith(MINATAR)]
     if env_id in gymnasium.registry:
         return f"cannot make {env_id}: {' '.join(str(error).split())}"
     hint = near(env_id, known) or "; give a Gymnasium id such as LunarLander-v3, or module:callable"

@@ -9,6 +9,8 @@ from torch import Tensor
 from manyhands.experience import Array
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-5
+LARGE = 200_000
+"""Numbers from which on torch's fused Adam is faster: it goes through memory once, not six times."""
 
 
 class Adam:
@@ -19,14 +21,28 @@ class Adam:
         self.mean = torch.zeros_like(vector)
         self.square = torch.zeros_like(vector)
         self.steps = 0
+        self.fused: torch.optim.Adam | None = None
+        if len(vector) >= LARGE:
+            vector.grad = gradient
+            self.fused = torch.optim.Adam([vector], betas=(BETA1, BETA2), eps=EPSILON, fused=True)
+            self.counter = torch.tensor(0.0)
+            self.fused.state[vector] = {"step": self.counter, "exp_avg": self.mean, "exp_avg_sq": self.square}
 
     def step(self, learning_rate: float) -> None:
         """theta -= rate * m_hat / (sqrt(v_hat) + epsilon), both moments corrected for starting at 0."""
         self.steps += 1
+        if self.fused is not None:
+            self.fused.param_groups[0]["lr"] = learning_rate
+            self.fused.step()
+            return
         self.mean.lerp_(self.gradient, 1 - BETA1)
         self.square.mul_(BETA2).addcmul_(self.gradient, self.gradient, value=1 - BETA2)
         deviation = self.square.sqrt().mul_(1 / math.sqrt(1 - BETA2**self.steps)).add_(EPSILON)
         self.vector.addcdiv_(self.mean, deviation, value=-learning_rate / (1 - BETA1**self.steps))
+
+    def clip(self, norm: float) -> None:
+        """Shortens the gradient to a length of `norm` at the most."""
+        self.gradient.mul_((norm / (self.gradient.norm() + 1e-6)).clamp(max=1.0))
 
     def state(self) -> dict[str, Array]:
         steps = torch.tensor([self.steps]).numpy()
@@ -36,3 +52,5 @@ class Adam:
         self.mean.copy_(torch.from_numpy(state["mean"].copy()))
         self.square.copy_(torch.from_numpy(state["square"].copy()))
         self.steps = int(state["steps"][0])
+        if self.fused is not None:
+            self.counter.fill_(self.steps)

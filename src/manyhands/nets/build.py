@@ -33,7 +33,7 @@ def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:
     (Andrychowicz et al. 2021).
     """
     layers = tuple(Dense(size, config.activation) for size in config.hidden)
-    trunk: tuple[Dense | Conv, ...] = convolutions(spaces.obs) + layers
+    trunk: tuple[Dense | Conv, ...] = convolutions(config, spaces.obs) + layers
     shared = config.shared or bool(spaces.obs.image)
     apart = () if shared else layers
     heads = [
@@ -52,25 +52,27 @@ def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:
 
 
 def q_network(config: NetConfig, spaces: Spaces, lanes: int) -> NetSpec:
-    """One trunk and the values of all actions; and how often each lane explores, which a learner decides."""
+    """The values of all actions; and how often each lane explores, which a learner decides."""
     layers = tuple(Dense(size, config.activation) for size in config.hidden)
     return NetSpec(
         input_shape=spaces.obs.shape,
         heads=(
-            Head("policy", spaces.action.outputs, gain=0.1),
+            Head("policy", spaces.action.outputs, layers, gain=0.1),
             Head("epsilon", lanes, gain=1.0, free=True),
         ),
-        trunk=convolutions(spaces.obs) + layers,
+        trunk=convolutions(config, spaces.obs),
         image=spaces.obs.image,
         normalise=config.normalise and not spaces.obs.image,
     )
 
 
-def convolutions(obs: ObsSpec) -> tuple[Conv, ...]:
-    """The three of Mnih et al. 2015 for screens; one small one for boards such as MinAtar's."""
+def convolutions(config: NetConfig, obs: ObsSpec) -> tuple[Conv, ...]:
+    """Those of Atari agents for screens; one small one for boards such as MinAtar's."""
     if not obs.image:
         return ()
     height, width = obs.shape[1:] if obs.image == "chw" else obs.shape[:2]
     if min(height, width) >= 36:
+        if config.filters == "small":
+            return (Conv(16, 8, 4), Conv(32, 4, 2))
         return (Conv(32, 8, 4), Conv(64, 4, 2), Conv(64, 3, 1))
     return (Conv(16, min(3, height, width), 1),)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from manyhands.experience import Array
 from manyhands.nets.numpy_net import NORMAL_LIMIT
-from manyhands.policy import Activation, Conv, Float32, NetSpec
+from manyhands.policy import Activation, Conv, Float32, NetSpec, Parameter
 
 MINUS_ONE = torch.tensor(-1.0)
 
@@ -31,10 +31,10 @@ class TorchNet:
         self.last: tuple[Tensor, list[_DenseHeads | _FreeHead]]
         self.views: dict[str, Tensor] = {}
         for p in spec.parameters:
-            view = self.flat[p.offset : p.end].view(p.shape).detach()
+            view = _view(self.flat, p)
             if p.kind not in ("mean", "scale"):
                 view.requires_grad_()
-                view.grad = self.gradient[p.offset : p.end].view(p.shape)
+                view.grad = _view(self.gradient, p)
             self.views[p.name] = view
 
     def gradient_of(self, name: str) -> Tensor:
@@ -108,7 +108,7 @@ class TorchNet:
         )
 
     def _trunk(self, obs: Tensor) -> Tensor:
-        hidden = self._image(obs) if self.spec.image else obs.reshape(len(obs), -1)
+        hidden = self._image(obs) if self.spec.image else obs.flatten(1)
         if self.spec.normalise:
             flat = (hidden.reshape(len(obs), -1) - self.views["input.mean"]) * self.views["input.scale"]
             hidden = flat.clamp(-NORMAL_LIMIT, NORMAL_LIMIT).view(hidden.shape)
@@ -117,9 +117,9 @@ class TorchNet:
             if isinstance(layer, Conv):
                 hidden = functional.conv2d(hidden, weight, bias, stride=layer.stride)
             else:
-                hidden = torch.addmm(bias, hidden.reshape(len(obs), -1), weight)
+                hidden = torch.addmm(bias, _flat(hidden), weight)
             hidden = _activate(hidden, layer.activation)
-        return hidden.reshape(len(obs), -1)
+        return _flat(hidden)
 
     def _image(self, obs: Tensor) -> Tensor:
         pixels = obs.float().mul_(1 / 255) if obs.dtype == torch.uint8 else obs
@@ -231,7 +231,19 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _activate(inputs: Tensor, activation: Activation) -> Tensor:
+def _view(flat: Tensor, parameter: Parameter) -> Tensor:
+    """A parameter's place in a flat vector; kernels as [out, in, height, width], which lie channels_last."""
+    view = flat[parameter.offset : parameter.end].view(parameter.shape).detach()
+    return view.permute(0, 3, 1, 2) if view.ndim == 4 else view
+
+
+def _flat(hidden: Tensor) -> Tensor:
+    """[B, n]. What convolutions make lies channels_last, so in that order it need not be copied."""
+    return (hidden.permute(0, 2, 3, 1) if hidden.ndim == 4 else hidden).flatten(1)
+
+
+def _activate(outputs: Tensor, activation: Activation) -> Tensor:
+    """In place: nobody needs what went into it."""
     if activation == "tanh":
-        return torch.tanh(inputs)
-    return torch.relu(inputs) if activation == "relu" else inputs
+        return outputs.tanh_()
+    return outputs.relu_() if activation == "relu" else outputs
