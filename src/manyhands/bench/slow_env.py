@@ -12,7 +12,7 @@ from manyhands.experience import Array
 LENGTH = 50
 
 
-class Slow(gymnasium.Env[Array, int]):
+class Slow(gymnasium.Env[Array, Any]):
     """A walk on a line, `seconds` a step."""
 
     def __init__(self, seconds: float = 0.01) -> None:

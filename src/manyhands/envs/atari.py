@@ -22,6 +22,8 @@ STRIP = 14
 FRAMES = 108_000
 """Of a game: half an hour at 60 a second, after which it is cut (Machado et al. 2018)."""
 SEEDS = 2**31
+FIRE = 1
+"""Where that button is in the actions of every game that has it."""
 
 
 def is_atari(env_id: str) -> bool:
@@ -71,7 +73,9 @@ class AtariEnv(gymnasium.Env[Array, int]):
     ) -> None:
         """
         sticky: probability that the emulator repeats the last action instead.
-        noops: a game begins after up to this many frames of doing nothing, and a press on fire if `fire`.
+        noops: a game begins after up to this many frames of doing nothing.
+        fire: in games with that button it is pressed at the start and, instead of the agent's next action,
+        after a lost life. Some games would otherwise wait for ever.
         life_loss: learning treats a lost life as an end.
         all_actions: all 18, not only those that mean something in this game.
         """
@@ -101,6 +105,8 @@ class AtariEnv(gymnasium.Env[Array, int]):
         self.observation_space = spaces.Box(0, 255, (STACK, SIDE, SIDE), np.uint8)
         self.action_space = self.games[0].single_action_space
         self.action = np.zeros(1, np.int32)
+        self.fire = fire and self.games[0].ale.get_action_set()[FIRE].name == "FIRE"
+        self.fires_next = False
         self.lives, self.score = 0, 0.0
         self.picture = np.zeros((*SCREEN, 3), np.uint8)
 
@@ -112,16 +118,16 @@ class AtariEnv(gymnasium.Env[Array, int]):
         obs, info = self.games[0].reset(seed=np.array(seeds))
         if len(self.games) > 1:
             self.picture = self.games[1].reset(seed=np.array(seeds))[0][0, 0]
-        self.lives, self.score = int(info["lives"][0]), 0.0
+        self.lives, self.score, self.fires_next = int(info["lives"][0]), 0.0, False
         return obs[0], {"lives": self.lives}
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        self.action[0] = action
+        self.action[0] = FIRE if self.fires_next else action
         obs, reward, terminated, truncated, info = self.games[0].step(self.action)
         if len(self.games) > 1:
             self.picture = self.games[1].step(self.action)[0][0, 0]
         lives, before = int(info["lives"][0]), self.lives
-        self.lives = lives
+        self.lives, self.fires_next = lives, self.fire and lives < before
         amount = float(reward[0])
         self.score += amount
         lost = {"lives": lives, "life_lost": lives < before}
