@@ -12,25 +12,24 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+def blocks(kind: str, file: str = "README.md") -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / file).read_text(), re.M | re.S)
+
+
+def run_in(path: Path, block: str) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-e", "-c", block], cwd=path, capture_output=True, text=True, timeout=240, env=environment
+    )
+    assert done.returncode == 0, block + done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the README's commands have been run."""
     path = tmp_path_factory.mktemp("reader")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for block in blocks("sh"):
-        done = subprocess.run(
-            ["bash", "-e", "-c", block],
-            cwd=path,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            env=environment,
-        )
-        assert done.returncode == 0, block + done.stdout + done.stderr
+        run_in(path, block)
     return path
 
 
@@ -46,6 +45,11 @@ def test_the_python_snippets_run(home: Path) -> None:
             [sys.executable, "-c", block], cwd=home, capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_for_atari_run(tmp_path: Path) -> None:
+    for block in blocks("sh", "docs/atari.md"):
+        run_in(tmp_path, block)
 
 
 def test_the_commands_for_several_machines_run(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ Every variable runs over [-1, 1] for the agent and over the function's own bound
 is (x, c), an action replaces x, the reward is f before minus f after, and an episode is a few such moves.
 """
 
-import importlib
 import math
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from numbers import Real
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from manyhands.collect.streams import mix
+from manyhands.envs.importing import imported
 from manyhands.errors import EnvError, UsageError, near
 from manyhands.experience import Array
 
@@ -214,7 +214,7 @@ class Problem:
         if name in KNOWN:
             beat()
             return gain * KNOWN[name][0](own)
-        function = imported(name)
+        function = function_of(name)
         values = np.empty(len(own))
         for i, point in enumerate(own):
             beat()
@@ -241,20 +241,9 @@ def _asked(function: Callable[[Array], Any], name: str, point: Array, failed: Ca
         raise EnvError(f"{name} raised {type(error).__name__}: {error}") from error
 
 
-_functions: dict[str, Callable[[Array], Any]] = {}
-
-
-def imported(path: str) -> Callable[[Array], Any]:
-    if path not in _functions:
-        module, _, name = path.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), name)
-        except Exception as error:  # whatever a module does when it is imported
-            raise UsageError(f"cannot import the function {path!r}: {error}") from error
-        if not callable(found):
-            raise UsageError(f"{path!r} is {type(found).__name__}, not a function")
-        _functions[path] = found
-    return _functions[path]
+@cache
+def function_of(path: str) -> Callable[[Array], Any]:
+    return imported(path, "function")
 
 
 def _number(value: Any, name: str, point: Array) -> float:

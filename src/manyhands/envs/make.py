@@ -1,6 +1,5 @@
 """Environments: making any Gymnasium one, and describing its spaces as plain data."""
 
-import importlib
 import operator
 import re
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from manyhands.envs import (
     atari,
     lto,  # noqa: F401 (registers its environment)
 )
+from manyhands.envs.importing import imported
 from manyhands.errors import EnvError, ManyhandsError, UsageError, near
 from manyhands.experience import Array
 from manyhands.policy import ActionSpec
@@ -38,7 +38,7 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
     if callable_env is None and atari.is_atari(config.id):
         return atari.make(config.id, arguments)
     if callable_env is None and _is_callable_path(config.id):
-        callable_env = _import_callable(config.id)
+        callable_env = imported(config.id, "environment")
     if callable_env is not None:
         try:
             env = callable_env(**arguments)
@@ -119,20 +119,6 @@ def _spec(env_id: str) -> str | EnvSpec:
 def _is_callable_path(env_id: str) -> bool:
     """`module:callable` is ours, `module:Name-v0` is Gymnasium's."""
     return ":" in env_id and not re.search(r"-v\d+$", env_id)
-
-
-def _import_callable(path: str) -> MakeEnv:
-    module_name, _, name = path.partition(":")
-    try:
-        found = importlib.import_module(module_name)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"cannot import the environment {path!r}: {error}") from error
-    if not callable(found):
-        raise UsageError(f"{path!r} is {type(found).__name__}, not a callable that returns an environment")
-    made: MakeEnv = found
-    return made
 
 
 def _unknown(env_id: str, error: GymnasiumError) -> str:

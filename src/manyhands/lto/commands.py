@@ -13,7 +13,7 @@ import numpy as np
 
 from manyhands.cli import Parser
 from manyhands.config import Config
-from manyhands.envs.lto import ENV_ID, KNOWN, STRATEGIES, Problem, imported
+from manyhands.envs.lto import ENV_ID, KNOWN, STRATEGIES, Problem, function_of
 from manyhands.errors import UsageError
 from manyhands.lto.law import Law, export_npz, export_onnx, problem_of
 from manyhands.runs import store
@@ -127,7 +127,7 @@ def configure(options: argparse.Namespace, channel: str | None) -> Config:
     )
     if channel is None:  # workers elsewhere may have modules that this machine has not
         for name in problem.imports:
-            imported(name)
+            function_of(name)
     episodes, drivers = options.episodes, options.drivers
     steps = 5000 if options.steps is None else options.steps
     for what, value in (("--steps", steps), ("--episodes", episodes)):
@@ -236,7 +236,7 @@ def _predict(run: store.Run, options: argparse.Namespace) -> None:
     conditions = _conditions(law.problem, options)
     for name in law.problem.imports:
         try:
-            imported(name)
+            function_of(name)
         except UsageError:  # it lives where the workers are
             x = law.x_alone(conditions)
             _write_csv(options.out, conditions, x, np.full(len(x), np.nan))
