@@ -9,7 +9,7 @@ from manyhands.collect.player import Player
 from manyhands.envs import make as envs
 from manyhands.errors import EnvError, UsageError
 from manyhands.experience import Array, Evaluation
-from manyhands.nets.build import Actor, actor
+from manyhands.nets.build import Actor, actor, spread
 from manyhands.policy import ActionSpec
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.store import Run
@@ -28,23 +28,23 @@ class Agent:
 
     def act(self, obs: Any, sample: bool = False) -> Any:
         """The best action for one observation, or a sampled one."""
-        row = np.zeros((1, *self.obs.shape), self.obs.dtype)
-        self.encode(obs, row[0])
+        row = self._row(obs)
         outputs = self.actor.forward(row, "policy")
-        spread = np.full(1, self.action.epsilon, np.float32)
-        if self.action.kind == "gaussian":
-            spread = self.actor.forward(row, "log_std")
         noise = self.action.noise(self.noise, 1) if sample or self.action.epsilon else None
-        return self.decode(self.action.choose(outputs, spread, noise))[0]
+        strays = spread(self.actor, self.action, row)
+        return self.decode(self.action.choose(outputs, strays, noise))[0]
 
     def values(self, obs: Any) -> Array:
         """What each action is worth in one observation; for agents that learned that (dqn, apex)."""
         if self.action.kind != "values":
             raise UsageError("this agent learned which actions to prefer, not what they are worth")
+        worth: Array = self.action.values(self.actor.forward(self._row(obs), "policy"))[0]
+        return worth
+
+    def _row(self, obs: Any) -> Array:
         row = np.zeros((1, *self.obs.shape), self.obs.dtype)
         self.encode(obs, row[0])
-        worth: Array = self.action.values(self.actor.forward(row, "policy"))[0]
-        return worth
+        return row
 
 
 def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None = None) -> Agent:

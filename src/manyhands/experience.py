@@ -13,7 +13,7 @@ from manyhands.policy import ActionSpec
 
 Array = NDArray[Any]
 
-REPLAY_LIMIT = 20_000
+REPLAY_LIMIT = 30_000
 """Steps of an unfinished episode that are remembered, so that it can be played again after a crash.
 A longer one is begun anew: remembering an endless episode would be a leak."""
 
@@ -137,7 +137,6 @@ class Remembered:
 
     number: int  # of the piece
     marks: Array  # [lanes], how many rows of each lane came before
-    needed: Array  # [lanes], what lies before these rows is no longer held
     trajectories: tuple[Trajectory, ...]
 
 

@@ -17,6 +17,8 @@ STATE_STD_RATE = 0.01
 """How fast the part of a spread that depends on the state follows the network. At the means' own speed a
 policy would be certain before it is right."""
 Activation = Literal["tanh", "relu", "none"]
+KERNELS = "channels last"
+"""How kernels lie in the vector, which the description does not say."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,8 @@ class NetSpec:
     @cached_property
     def schema(self) -> str:
         """Names this structure; messages of another structure are refused by it."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+        kernels = KERNELS if any(isinstance(layer, Conv) for layer in self.trunk) else ""
+        return hashlib.sha256((self.to_json() + kernels).encode()).hexdigest()[:16]
 
     def initial_vector(self, seed: int) -> Float32:
         """Orthogonal weights (Saxe et al. 2014) with each layer's gain, zero biases."""

@@ -56,13 +56,16 @@ GENERAL = {"net": {"normalise": True}, "algo": {"normalise_reward": True}}
 GENERAL_VALUES: dict[str, Any] = {
     "net": {"normalise": True, "activation": "relu", "hidden": [128, 128]},
     "collect": {"shards": 2, "lanes": 4, "steps": 16},
-    "algo": {"batch": 128, "learning_rate": 5e-4, "epsilon": 0.05, "epsilon_steps": 50_000, "double": True},
+    "algo": {"batch": 128, "learning_rate": 5e-4},
 }
 """The same for algorithms that learn the values of actions."""
+GENERAL_DQN = {"algo": {"epsilon": 0.05, "epsilon_steps": 50_000, "double": True}}
 
 
 def general(algo: str | None) -> dict[str, Any]:
-    return GENERAL_VALUES if algo in ("dqn", "apex") else GENERAL
+    if algo == "dqn":
+        return merge(GENERAL_VALUES, GENERAL_DQN)
+    return GENERAL_VALUES if algo == "apex" else GENERAL
 
 
 def recipe(env_id: str, algo: str | None) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from manyhands.algos import room
 from manyhands.algos.configs import DqnConfig
+from manyhands.algos.replay import row_shape, slots
 from manyhands.channels.base import ExecutorChannel
 from manyhands.collect.streams import INIT, mix
 from manyhands.config import Config
@@ -76,12 +78,27 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
         columns=(*config.algo.columns, *([LIFE_LOST] if spaces.life_loss else [])),
         stack=spaces.obs.stack,
     )
-    if spaces.action.kind == "values":
+    if isinstance(config.algo, DqnConfig):
+        check_memory(config.algo, layout, config.collect.shards)
         spec = q_network(config.net, spaces, config.collect.shards * config.collect.lanes)
     else:
         spec = actor_critic(config.net, spaces)
     task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes)
     return Plan(config, spaces, task, solved_at, callable_env)
+
+
+def check_memory(algo: DqnConfig, layout: Layout, shards: int) -> None:
+    """Refuses a replay memory that is too small for its rollouts or too large for this machine."""
+    lanes = shards * layout.lanes
+    least = 2 * layout.steps * lanes
+    if algo.memory < least:
+        raise UsageError(
+            f"algo.memory is {algo.memory}; {lanes} lanes of {layout.steps} steps need at least {least}"
+        )
+    if not algo.memory_on_disk:
+        rows = lanes * slots(layout, shards, algo.memory, algo.n_step)
+        spare = lanes * (slots(layout, shards, 0, algo.n_step) + 1)
+        room.check(rows, spare, row_shape(layout), layout.obs_dtype)
 
 
 def _way_to_act(config: Config, space: ActionSpec) -> ActionSpec:
@@ -220,6 +237,7 @@ class _LateLearner:
                 weights=self.first,
                 seed=config.run.seed,
                 total_steps=config.run.steps,
+                directory=self.journal.directory.parent,
             )
             if self.resumed is not None and self.resumed.learner:
                 self.algorithm.load_state(self.first.version, self.resumed.learner)
@@ -350,6 +368,8 @@ def _execute(
                 executor.counts.to_plain(),
             ),
         )
+        if piece is not None:
+            journal.forget(learner.load().needed())
         run.save_status(_status(executor, "running"))
         run.save_books(channel.books())
 

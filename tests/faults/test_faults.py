@@ -73,6 +73,18 @@ SLOW_RUN = [
 ]  # fmt: skip
 
 
+VALUES = [
+    "small_envs:Slow",
+    "--algo", "apex",
+    "--workers", "2",
+    "--steps", "8192",
+    "--until", "steps",
+    "--seed", "3",
+    *settings("collect.lanes=4", "collect.steps=32", "algo.memory=2000", "run.checkpoint_every=0"),
+]  # fmt: skip
+"""With a memory that is overwritten several times."""
+
+
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
@@ -184,12 +196,20 @@ def test_stopping_during_the_last_test_can_be_resumed(tmp_path: Path) -> None:
     assert run.status()["tests"] == 1
 
 
-@pytest.mark.parametrize(("mode", "moment"), [("sync", 0.4), ("sync", 1.7), ("pipelined", 1.1)])
+@pytest.mark.parametrize(
+    ("mode", "moment", "more"),
+    [
+        ("sync", 0.4, []),
+        ("sync", 1.7, []),
+        ("pipelined", 1.1, []),
+        ("pipelined", 1.3, VALUES),
+    ],
+)
 def test_kill_9_of_the_whole_group_then_resume_gives_the_same_weights(
-    tmp_path: Path, mode: str, moment: float
+    tmp_path: Path, mode: str, moment: float, more: list[str]
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    words = [*SLOW_RUN, "--mode", mode]
+    words = [*(more or SLOW_RUN), "--mode", mode]
     subprocess.run(command(whole, *words), env=environment(), check=True, capture_output=True)
     process = subprocess.Popen(
         command(cut, *words), env=environment(), stdout=subprocess.DEVNULL, start_new_session=True

@@ -16,7 +16,7 @@ from manyhands.envs.make import describe, make
 from manyhands.errors import UsageError
 from manyhands.experience import LIFE_LOST
 from manyhands.runs.store import LAST
-from manyhands.runs.video import record
+from manyhands.runs.video import _frame, record
 from manyhands.settings import merge, resolve
 from manyhands.training import plan, train
 
@@ -100,6 +100,26 @@ def test_a_film_shows_the_whole_screen_of_the_same_game() -> None:
     assert np.corrcoef(grey.ravel(), seen[np.ix_(rows, columns)].ravel())[0, 1] > 0.7
 
 
+def test_minatar_forgets_the_game_before() -> None:
+    env = make(EnvConfig("MinAtar/Breakout-v1"))
+
+    def play(first: int) -> list[np.ndarray]:
+        env.reset(seed=1)
+        env.step(first)
+        seen = [env.reset(seed=8)[0]]
+        return seen + [env.step(step % 3)[0] for step in range(100)]
+
+    assert all(np.array_equal(a, b) for a, b in zip(play(1), play(2), strict=True))
+
+
+def test_films_of_small_boards_are_large_and_not_black() -> None:
+    env = make(EnvConfig("MinAtar/Breakout-v1"), render_mode="rgb_array")
+    env.reset(seed=1)
+    picture = _frame(env, "MinAtar/Breakout-v1")
+    assert picture.shape == (160, 160, 3)
+    assert picture.max() > 100
+
+
 @pytest.mark.parametrize(
     ("env_id", "said"),
     [
@@ -146,6 +166,17 @@ SMALL = {
     "collect": {"shards": 2, "lanes": 2, "steps": 16},
     "run": {"steps": 256, "until": "steps", "workers": 2, "test_every": 10**9, "test_episodes": 1},
 }
+
+
+def test_any_number_of_workers_gives_the_same_weights(tmp_path: Path) -> None:
+    """Pictures are drawn in a thread of their own; that must change no bit either."""
+    more = {"memory": 400, "warmup": 64, "batch": 8, "n_step": 3, "prioritised": True}
+    vectors = []
+    for workers in (0, 2):
+        plain = merge(SMALL, {"run": {"algo": "dqn", "workers": workers}, "algo": more})
+        run = train(Config.from_plain(plain), directory=tmp_path / str(workers))
+        vectors.append(run.checkpoint(LAST).weights.vector)
+    assert np.array_equal(*vectors)
 
 
 @pytest.mark.parametrize("algo", ["dqn", "apex", "ppo", "impala"])

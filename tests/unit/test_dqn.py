@@ -12,6 +12,7 @@ from torch.nn import functional
 from manyhands.algos.base import learner
 from manyhands.algos.configs import ALGORITHMS, DqnConfig
 from manyhands.algos.dqn import DQN, epsilons, huber_gradient, of_outputs
+from manyhands.algos.replay import row_counts
 from manyhands.errors import RunError, UsageError
 from manyhands.experience import Layout, Trajectory
 from manyhands.nets.numpy_net import NumpyNet
@@ -53,7 +54,8 @@ class Experience:
             rollout = []
             for shard in range(SHARDS):
                 before = self.made[-1][shard].episode if self.made else np.zeros(LANES, np.int64)
-                made = random_trajectory(self.layout, 100 * len(self.made) + shard, first_episode=before)
+                number = len(self.made)
+                made = random_trajectory(self.layout, 100 * number + shard, number, before)
                 rollout.append(_of_shard(made, shard))
             self.made.append(rollout)
         return self.made[number]
@@ -122,31 +124,64 @@ def test_exploration_falls_after_the_warm_up_and_lanes_form_a_ladder() -> None:
     assert epsilons(config, 999, 4) == pytest.approx([0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8])
 
 
+def save(agent: DQN, journal: Journal) -> None:
+    piece = agent.remembered()
+    assert piece is not None
+    journal.append(piece)
+
+
+@pytest.mark.parametrize("every", [1, 3, 20], ids=["often", "now and then", "when much is forgotten already"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_resume_with_its_journal_goes_on_to_the_same_weights(name: str, tmp_path: Path) -> None:
+def test_a_resume_with_its_journal_goes_on_to_the_same_weights(name: str, every: int, tmp_path: Path) -> None:
     whole, resumed = make(name), make(name)
     experience = Experience(whole.config)
     journal = Journal(tmp_path / "memory", layout_of(whole.config), whole.spec.schema)
     for number in range(40):  # the memory of 300 is overwritten several times
         whole.learn(experience[number])
-        if number % 3 == 0:
-            piece = whole.remembered()
-            assert piece is not None
-            journal.append(piece)
-    state, version = whole.state(), whole.weights().version
-    lost = whole.remembered()
-    assert lost is not None
-    journal.append(lost)  # written by a process that died before its checkpoint
+        if (number + 1) % every == 0 or number == 39:
+            save(whole, journal)
+            journal.forget(whole.needed())
+    state, version = {key: array.copy() for key, array in whole.state().items()}, whole.weights().version
     assert len(list((tmp_path / "memory").iterdir())) < 12  # the forgotten ones are gone
+    killed = make(name)
+    killed.load_state(version, state)
+    killed.recall(journal.read(until=killed.pieces))
+    for number in range(40, 60):
+        killed.learn(experience[number])
+    save(killed, journal)  # by a process that died before its checkpoint
     resumed.load_state(version, state)
     resumed.recall(journal.read(until=resumed.pieces))
     assert np.array_equal(whole.replay.ahead, resumed.replay.ahead)
     places = np.flatnonzero(whole.replay.ahead)
     for column in ("obs", "action", "reward", "discount", "age"):
         assert np.array_equal(getattr(whole.replay, column)[places], getattr(resumed.replay, column)[places])
+    assert not resumed.unsaved
     for number in range(40, 44):
         assert whole.learn(experience[number]) == resumed.learn(experience[number])
     assert np.array_equal(whole.weights().vector, resumed.weights().vector)
+
+
+def test_what_is_forgotten_before_it_was_saved_is_not_kept() -> None:
+    agent = make()
+    experience = Experience(agent.config)
+    for number in range(60):
+        agent.learn(experience[number])
+    assert 300 <= sum(row_counts(trajectory).sum() for trajectory in agent.unsaved) < 800
+
+
+def test_a_piece_that_is_missing_is_named(tmp_path: Path) -> None:
+    agent = make()
+    experience = Experience(agent.config)
+    journal = Journal(tmp_path / "memory", layout_of(agent.config), agent.spec.schema)
+    for number in range(4):
+        agent.learn(experience[number])
+        save(agent, journal)
+    for missing in (3, 1):
+        (tmp_path / "memory" / f"{missing:09d}.memory").unlink()
+        resumed = make()
+        resumed.load_state(4, agent.state())
+        with pytest.raises(RunError, match=f"piece {missing} of the saved memory is missing"):
+            resumed.recall(journal.read(until=resumed.pieces))
 
 
 def test_without_its_memory_a_resume_fills_it_anew_before_it_learns() -> None:
@@ -164,23 +199,29 @@ def test_without_its_memory_a_resume_fills_it_anew_before_it_learns() -> None:
     assert resumed.updates == before + int((96 - 64) / 4)
 
 
-def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["cut", "length", "bytes"])
+def test_a_damaged_journal_is_named(tmp_path: Path, damage: str) -> None:
     agent = make()
     agent.learn(Experience(agent.config)[0])
     journal = Journal(tmp_path / "memory", layout_of(agent.config), agent.spec.schema)
-    piece = agent.remembered()
-    assert piece is not None
-    journal.append(piece)
+    save(agent, journal)
     path = next((tmp_path / "memory").iterdir())
-    path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(RunError, match="is damaged"):
+    raw = bytearray(path.read_bytes())
+    if damage == "cut":
+        del raw[-50:]
+    elif damage == "length":
+        raw[6] = 1
+    else:
+        raw[-60] ^= 255
+    path.write_bytes(raw)
+    (path.parent / "notes.memory").write_text("not ours")
+    with pytest.raises(RunError, match=r"is damaged .* fills its memory anew"):
         list(journal.read(1))
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"memory": 20, "batch": 16}, "need at least 96"),
         ({"warmup": 3}, "at least algo.batch"),
         ({"n_step": 0}, "greater than 0"),
         ({"epsilon": 1.5}, "between 0 and 1"),

@@ -1,5 +1,6 @@
 """The replay memory against a slow one that keeps everything, and the sum tree against a plain list."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.algos import replay as replays
+from manyhands.algos import room
+from manyhands.algos.configs import DqnConfig
 from manyhands.algos.priorities import SumTree
 from manyhands.algos.replay import Replay, priority
 from manyhands.algos.returns import n_step
 from manyhands.errors import UsageError
 from manyhands.experience import LIFE_LOST, Array, Layout, Trajectory
 from manyhands.policy import ActionSpec
+from manyhands.training import check_memory
 
 CHOICE = ActionSpec("values", (3,))
 SIDE = 3
@@ -74,7 +77,9 @@ def layout_of(stack: int, lanes: int = 2, steps: int = 7) -> Layout:
     return Layout(steps, lanes, shape, dtype, CHOICE, ("q_taken", "q_max", LIFE_LOST), stack)
 
 
-def play(layout: Layout, games: list[Game], shard: int, lives: list[list[Step]]) -> Trajectory:
+def play(
+    layout: Layout, games: list[Game], shard: int, lives: list[list[Step]], sequence: int = 0
+) -> Trajectory:
     """One rollout; what happened is also appended to `lives`, by lane."""
     rows = [[game.step() for game in games] for _ in range(layout.steps)]
     for lane in range(layout.lanes):
@@ -88,7 +93,7 @@ def play(layout: Layout, games: list[Game], shard: int, lives: list[list[Step]])
     finals = [rows[t][i].final_obs for t, i in cuts]
     return Trajectory(
         shard=shard,
-        sequence=0,
+        sequence=sequence,
         version=0,
         maker="test",
         obs=column("obs", layout.obs_dtype),
@@ -134,9 +139,9 @@ def filled(stack: int, n: int, rollouts: int, memory: int, prioritised: bool = F
     games = [[Game(rng, stack) for _ in range(layout.lanes)] for _ in range(shards)]
     lives: list[list[Step]] = [[] for _ in range(shards * layout.lanes)]
     replay = Replay(layout, shards, memory, 0.9, n, prioritised)
-    for _ in range(rollouts):
+    for sequence in range(rollouts):
         for shard in range(shards):
-            trajectory = play(layout, games[shard], shard, lives)
+            trajectory = play(layout, games[shard], shard, lives, sequence)
             replay.add(trajectory, trajectory.reward, 0.6)
     return replay, lives
 
@@ -202,49 +207,63 @@ def test_first_priorities_are_the_errors_that_the_actor_saw() -> None:
             assert replay.tree.priorities[t] == pytest.approx(priority(np.array([error]), 0.6)[0], rel=1e-4)
 
 
-def test_an_episode_that_was_begun_anew_elsewhere_is_no_successor() -> None:
-    layout, rng = layout_of(4, lanes=1), np.random.default_rng(1)
-    game = Game(rng, 4)
-    lives: list[list[Step]] = [[]]
-    replay = Replay(layout, 1, 100, 0.9, 3, False)
-    replay.add((first := play(layout, [game], 0, lives)), first.reward, 0.6)
-    game.begin()  # the worker was lost, and another began the next episode
-    replay.add((second := play(layout, [game], 0, lives)), second.reward, 0.6)
-    places = np.flatnonzero(replay.ahead)
-    seam = layout.steps + int(first.truncated.sum())
-    crossing = (places < seam) & (places + replay.ahead[places] >= seam) & (replay.discount[places] > 0)
-    assert not crossing.any()
-    assert replay.age[seam] == 0
+@pytest.mark.parametrize("missing", ["the rest of an episode", "a rollout"])
+def test_what_follows_a_gap_is_no_successor(missing: str) -> None:
+    layout = layout_of(4, lanes=1)
+    for seed in range(20):
+        game = Game(np.random.default_rng(seed), 4)
+        replay = Replay(layout, 1, 100, 0.9, 3, False)
+        first = play(layout, [game], 0, [[]])
+        replay.add(first, first.reward, 0.6)
+        if missing == "a rollout":
+            lost = play(layout, [game], 0, [[]], 1)  # dropped for its age, or learned by another executor
+            second = play(layout, [game], 0, [[]], 2)
+            if lost.done.any():
+                continue  # then the number of the episode tells as well
+        else:
+            game.begin()  # the worker was lost, and another began the next episode
+            second = play(layout, [game], 0, [[]], 1)
+        replay.add(second, second.reward, 0.6)
+        places = np.flatnonzero(replay.ahead)
+        seam = layout.steps + int(first.truncated.sum())
+        crossing = (places < seam) & (places + replay.ahead[places] >= seam) & (replay.discount[places] > 0)
+        assert not crossing.any()
+        assert replay.age[seam] == 0
 
 
-def test_a_memory_in_a_file_holds_the_same(tmp_path: Path) -> None:
+def test_a_memory_on_disk_holds_the_same_and_leaves_nothing_behind(tmp_path: Path) -> None:
     layout = layout_of(4)
     game = [Game(np.random.default_rng(3), 4) for _ in range(layout.lanes)]
     trajectory = play(layout, game, 0, [[] for _ in range(4)])
     one = Replay(layout, 1, 100, 0.9, 1, False)
-    two = Replay(layout, 1, 100, 0.9, 1, False, str(tmp_path / "memory"))
+    two = Replay(layout, 1, 100, 0.9, 1, False, tmp_path)
     for replay in (one, two):
         replay.add(trajectory, trajectory.reward, 0.6)
     assert isinstance(two.obs, np.memmap)
     assert np.array_equal(one.obs, two.obs)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match=r"algo.memory_on_disk: 0.0 GB in .*No such file"):
+        Replay(layout, 1, 100, 0.9, 1, False, tmp_path / "nowhere")
 
 
-def test_a_memory_that_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replays, "free_memory", lambda: 10_000_000)
+def test_a_memory_that_does_not_fit_is_refused_with_one_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "free_memory", lambda: 100_000_000)
     layout = Layout(4, 1, (4, 84, 84), "|u1", CHOICE, ("q_taken", "q_max"), 4)
-    with pytest.raises(
-        UsageError, match=r"10,0\d\d transitions takes 0.1 GB, and 0.0 GB are free; algo.memory="
-    ):
-        Replay(layout, 1, 10_000, 0.9, 1, False)
-    Replay(layout, 1, 1_000, 0.9, 1, False)
+    for memory in (100_000, 10**16):
+        with pytest.raises(
+            UsageError, match=r"GB, and 0.1 GB are free; algo.memory=(\d+) would fit"
+        ) as refused:
+            check_memory(DqnConfig(memory=memory), layout, 2)
+        fits = int(re.findall(r"memory=(\d+)", str(refused.value))[0])
+        check_memory(DqnConfig(memory=fits), layout, 2)
+    check_memory(DqnConfig(memory=10**16, memory_on_disk=True), layout, 2)
+    with pytest.raises(UsageError, match="2 lanes of 4 steps need at least 16"):
+        check_memory(DqnConfig(memory=15, batch=8), layout, 2)
 
 
 def test_a_transition_of_an_atari_game_takes_less_than_7500_bytes() -> None:
     layout = Layout(4, 1, (4, 84, 84), "|u1", CHOICE, ("q_taken", "q_max"), 4)
-    replay = Replay(layout, 1, 20_000, 0.9, 3, True)
-    assert replay.tree is not None
-    columns = (replay.obs, replay.action, replay.reward, replay.discount, replay.ahead, replay.age)
-    assert sum(array.nbytes for array in (*columns, *replay.tree.levels)) <= 7500 * 20_000
+    assert Replay(layout, 1, 20_000, 0.9, 3, True).nbytes <= 7500 * 20_000
 
 
 @settings(max_examples=50, deadline=None)

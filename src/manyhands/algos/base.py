@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,6 @@ from manyhands.algos import returns
 from manyhands.algos.configs import AlgoConfig, DqnConfig
 from manyhands.algos.distributions import Distribution, distribution
 from manyhands.collect.streams import LEARN, mix
-from manyhands.errors import RunError
 from manyhands.experience import Array, Layout, Remembered, Trajectory
 from manyhands.nets.adam import Adam
 from manyhands.nets.torch_net import TorchNet
@@ -41,6 +41,9 @@ class Algorithm(Protocol):
 
     def remembered(self) -> Remembered | None:
         """What is new since this was last asked and belongs to `state`, but is too large for each save."""
+
+    def needed(self) -> Array:
+        """From which rows on a resume would need it."""
 
     def recall(self, pieces: Iterable[Remembered]) -> None:
         """All of that again, after `load_state`."""
@@ -121,9 +124,7 @@ class OnPolicy:
             return np.concatenate([getattr(t, name) for t in trajectories], axis=1)
 
         obs, reward, done = join("obs"), join("reward"), join("done") | join("worthless")
-        reward = reward * np.float32(self.common.reward_scale)
-        if self.common.reward_clip:
-            reward = np.clip(reward, -self.common.reward_clip, self.common.reward_clip)
+        reward = returns.scaled(reward, self.common.reward_scale, self.common.reward_clip)
         if self.common.normalise_reward:
             reward = self._scale_reward(reward, done, trajectories)
         value = self.evaluate(obs.reshape(-1, *self.spec.input_shape)).reshape(reward.shape)
@@ -241,11 +242,7 @@ class OnPolicy:
             self.obs_moments = returns.moments(*self.obs_moments, obs.reshape(-1, self.obs_moments[1].size))
             self.net.set_input_moments(*self.obs_moments)
         self.version += 1
-        if not bool(torch.isfinite(self.net.flat).all()):
-            raise RunError(
-                f"the weights are no longer finite after {self.steps} steps; "
-                "try a smaller algo.learning_rate or algo.reward_scale"
-            )
+        self.net.check_finite(self.steps)
 
     def shuffled(self, epoch: int, count: int) -> Tensor:
         """An order of `count` rows that depends on the seed, the version and the epoch alone."""
@@ -261,6 +258,9 @@ class OnPolicy:
 
     def remembered(self) -> None:
         """Nothing outlives an update."""
+
+    def needed(self) -> Array:
+        return np.zeros(0)
 
     def recall(self, pieces: Iterable[Remembered]) -> None:
         """There are none."""
@@ -314,8 +314,9 @@ def learner(
     weights: Weights,
     seed: int,
     total_steps: int,
+    directory: Path | None = None,
 ) -> Algorithm:
-    """The algorithm called `name`."""
+    """The algorithm called `name`; what it has to put on disk lies in `directory`."""
     from manyhands.algos.a2c import A2C
     from manyhands.algos.clone import Clone
     from manyhands.algos.dqn import DQN
@@ -324,7 +325,7 @@ def learner(
     from manyhands.algos.reinforce import Reinforce
 
     if isinstance(config, DqnConfig):
-        return DQN(config, spec, layout, shards, weights, seed, total_steps)
+        return DQN(config, spec, layout, shards, weights, seed, total_steps, directory)
     on_policy: dict[str, Any] = {
         "ppo": PPO,
         "a2c": A2C,

@@ -183,8 +183,8 @@ class DqnConfig:
     """How far uneven replay is corrected for at first; wholly at `run.steps`."""
     memory: int = 100_000
     """Transitions that are held; the oldest go first."""
-    memory_file: str = ""
-    """Hold the observations in this file instead of in memory; for more than memory can hold."""
+    memory_on_disk: bool = False
+    """Hold the observations in a file beside the run instead of in memory; for more than memory can hold."""
     save_memory: bool = True
     """Save the transitions with the run, so that a resume is exact. Without, it fills the memory anew."""
     batch: int = 32

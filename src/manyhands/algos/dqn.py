@@ -5,7 +5,9 @@ Settings: `DqnConfig`, `ApexConfig`. Results: benchmarks/.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 from manyhands.algos import returns
 from manyhands.algos.base import unpack_moments
 from manyhands.algos.configs import DqnConfig
-from manyhands.algos.replay import Drawn, Replay
+from manyhands.algos.replay import Drawn, Replay, row_counts
 from manyhands.collect.streams import LEARN, mix
 from manyhands.errors import RunError
 from manyhands.experience import Array, Layout, Remembered, Trajectory
@@ -57,7 +59,9 @@ class DQN:
         weights: Weights,
         seed: int,
         total_steps: int,
+        directory: Path | None = None,
     ) -> None:
+        """`directory` is where a memory on disk may lie."""
         self.config, self.spec, self.action = config, spec, layout.action
         self.seed, self.total_steps = seed, total_steps
         self.lanes = shards * layout.lanes
@@ -73,7 +77,7 @@ class DQN:
             config.gamma,
             config.n_step,
             config.prioritised,
-            config.memory_file,
+            directory if config.memory_on_disk else None,
         )
         self.begun = (0, 0)  # steps and updates when the memory was empty
         self.unsaved: list[Trajectory] = []
@@ -88,16 +92,15 @@ class DQN:
         for trajectory in trajectories:
             self._remember(trajectory)
             self.steps += trajectory.steps
+            if self.config.save_memory:
+                self.unsaved.append(_thin(trajectory, self.replay.stack))
+        self._trim_unsaved()
         self._scale(trajectories)
         metrics = self._catch_up()
         rungs = torch.from_numpy(epsilons(self.config, self.steps, self.lanes))
         self.net.views["epsilon"].detach().copy_(rungs)
         self.version += 1
-        if not bool(torch.isfinite(self.net.flat).all()):
-            raise RunError(
-                f"the weights are no longer finite after {self.steps} steps; "
-                "try a smaller algo.learning_rate or algo.reward_scale"
-            )
+        self.net.check_finite(self.steps)
         return {
             **metrics,
             "epsilon": float(rungs.mean()),
@@ -106,12 +109,21 @@ class DQN:
         }
 
     def _remember(self, trajectory: Trajectory) -> None:
-        reward = trajectory.reward * np.float32(self.config.reward_scale)
-        if self.config.reward_clip:
-            reward = np.clip(reward, -self.config.reward_clip, self.config.reward_clip)
-        self.replay.add(trajectory, reward, self.config.priority_power)
-        if self.config.save_memory:
-            self.unsaved.append(_thin(trajectory, self.replay.stack))
+        config = self.config
+        reward = returns.scaled(trajectory.reward, config.reward_scale, config.reward_clip)
+        self.replay.add(trajectory, reward, config.priority_power)
+
+    def _trim_unsaved(self) -> None:
+        """What is forgotten before it was saved need not be saved."""
+        lanes = self.replay.layout.lanes
+        while self.unsaved:
+            oldest = self.unsaved[0]
+            mine = slice(oldest.shard * lanes, (oldest.shard + 1) * lanes)
+            after = self.marks[mine] + row_counts(oldest)
+            if (after > self.replay.counts()[mine] - self.replay.horizon).any():
+                break
+            self.marks[mine] = after
+            self.unsaved.pop(0)
 
     def _scale(self, trajectories: Sequence[Trajectory]) -> None:
         """Observations by their mean and deviation over all that was played, if so wished."""
@@ -203,25 +215,32 @@ class DQN:
         """What was played since this was last asked, so that a resume can fill the memory again."""
         if not self.config.save_memory:
             return None
-        rows = self.replay.counts()
-        piece = Remembered(self.pieces, self.marks, rows - self.replay.horizon, tuple(self.unsaved))
-        self.pieces, self.marks, self.unsaved = self.pieces + 1, rows, []
+        piece = Remembered(self.pieces, self.marks, tuple(self.unsaved))
+        self.pieces, self.marks, self.unsaved = self.pieces + 1, self.replay.counts(), []
         return piece
+
+    def needed(self) -> Array:
+        """Rows [lanes] before which nothing that was remembered is held any longer."""
+        return self.replay.counts() - self.replay.horizon
 
     def recall(self, pieces: Iterable[Remembered]) -> None:
         """After `load_state`. Without pieces the memory is filled anew before learning goes on."""
-        empty = True
+        last = None
         for piece in pieces:
-            if empty:
-                self.replay.begin_at(piece.marks)
-            empty = False
+            if last is not None and piece.number != last + 1:
+                raise RunError(_missing(last + 1))
+            last = piece.number
+            self.replay.go_on_at(piece.marks)
             for trajectory in piece.trajectories:
                 self._remember(trajectory)
-        self.unsaved, self.marks = [], self.replay.counts()
-        if empty:
+        self.marks = self.replay.counts()
+        if last is None:
             self.begun = (self.steps, self.updates)
+        elif last + 1 != self.pieces:
+            raise RunError(_missing(last + 1))
         else:
             self.replay.load_state(self.saved_priorities)
+        self.saved_priorities = {}
 
     def state(self) -> dict[str, Array]:
         arrays = {f"adam.{name}": array for name, array in self.optimizer.state().items()}
@@ -248,19 +267,25 @@ class DQN:
         self.obs_moments = unpack_moments(state["obs_moments"])
 
 
+def _missing(piece: int) -> str:
+    return (
+        f"piece {piece} of the saved memory is missing; without its directory the run fills its memory anew"
+    )
+
+
 def _thin(trajectory: Trajectory, stack: int) -> Trajectory:
     """A copy that outlives the channel's memory, with the newest picture of every stack."""
-    newest = -1 if stack > 1 else 0
+    copies: dict[str, Any] = {
+        field.name: value.copy()
+        for field in fields(trajectory)
+        if isinstance(value := getattr(trajectory, field.name), np.ndarray) and "obs" not in field.name
+    }
+    last = slice(-1, None) if stack > 1 else slice(None)
     return replace(
         trajectory,
-        **{
-            name: getattr(trajectory, name).copy()
-            for name in ("action", "reward", "terminated", "truncated", "episode", "final_at")
-        },
-        obs=trajectory.obs[:, :, newest:].copy() if stack > 1 else trajectory.obs.copy(),
-        last_obs=trajectory.last_obs[:, newest:].copy(),
-        final_obs=trajectory.final_obs[:, newest:].copy(),
+        **copies,
+        obs=trajectory.obs[:, :, last].copy(),
+        last_obs=trajectory.last_obs[:, last].copy(),
+        final_obs=trajectory.final_obs[:, last].copy(),
         columns={name: column.copy() for name, column in trajectory.columns.items()},
-        episode_return=trajectory.episode_return.copy(),
-        episode_length=trajectory.episode_length.copy(),
     )

@@ -3,24 +3,19 @@
 Observations that are stacks of pictures are held as single pictures and stacked again when drawn.
 """
 
-import os
-import shutil
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
 from manyhands.algos.priorities import SumTree
 from manyhands.algos.returns import n_step
-from manyhands.errors import UsageError
+from manyhands.algos.room import allocate
 from manyhands.experience import Array, Layout, Trajectory
 
 SMALLEST_PRIORITY = 1e-3
 """So that what surprised nobody once can be drawn again."""
-RESERVE = 0.9
-"""Of the free memory, what a replay memory may take."""
 UNKNOWN = -1
 DRAWS = 4
 """How many more rows are drawn than wanted, because some cannot be used."""
@@ -54,33 +49,34 @@ class Replay:
         gamma: float,
         steps: int,
         prioritised: bool,
-        file: str = "",
+        directory: Path | None = None,
     ) -> None:
+        """With a `directory`, observations lie in a nameless file there."""
         self.layout, self.gamma, self.n = layout, gamma, steps
         self.lanes = shards * layout.lanes
         self.stack = layout.stack
-        self.slots = -(-memory // self.lanes) + self.stack + steps
-        if self.slots < 2 * layout.steps + self.stack + steps:
-            raise UsageError(
-                f"algo.memory is {memory}; {self.lanes} lanes of {layout.steps} steps need at least "
-                f"{2 * layout.steps * self.lanes}"
-            )
-        shape = layout.obs_shape[1:] if self.stack > 1 else layout.obs_shape
+        self.slots = slots(layout, shards, memory, steps)
         size = self.lanes * self.slots
-        self.obs = _allocate((size, *shape), layout.obs_dtype, file)
+        self.obs = allocate((size, *row_shape(layout)), layout.obs_dtype, directory)
         self.action = np.zeros(size, layout.action.dtype)
         self.reward = np.zeros(size, np.float32)
         self.discount = np.zeros(size, np.float32)
         self.ahead = np.zeros(size, np.uint8)  # rows to the next observation; 0: cannot be drawn
         self.age = np.zeros(size, np.uint8)  # earlier pictures of the same game, up to stack - 1
         self.tree = SumTree(size) if prioritised else None
-        self.tails = [_Tail() for _ in range(self.lanes)]
+        self.tails = [_Tail(_Rows.none()) for _ in range(self.lanes)]
         self.completed = 0  # rows that could ever be drawn
 
     @property
     def held(self) -> int:
         """Rows that lie in the rings."""
         return sum(min(tail.count, self.slots) for tail in self.tails)
+
+    @property
+    def nbytes(self) -> int:
+        columns = (self.obs, self.action, self.reward, self.discount, self.ahead, self.age)
+        levels = self.tree.levels if self.tree is not None else []
+        return sum(array.nbytes for array in (*columns, *levels))
 
     @property
     def horizon(self) -> int:
@@ -91,10 +87,12 @@ class Replay:
         """Rows that were ever written, by lane."""
         return np.array([tail.count for tail in self.tails])
 
-    def begin_at(self, counts: Array) -> None:
-        """An empty memory goes on where another was, so that rows come to lie in the same places."""
+    def go_on_at(self, counts: Array) -> None:
+        """What lanes wrote up to here is known or forgotten; the next rows lie where they would have lain."""
         for tail, count in zip(self.tails, counts, strict=True):
-            tail.count, tail.episode = int(count), UNKNOWN
+            if tail.count != count:
+                tail.forget()
+                tail.count, tail.episode, tail.sequence = int(count), UNKNOWN, UNKNOWN
 
     def add(self, trajectory: Trajectory, reward: Array, power: float) -> None:
         """A rollout, with its rewards [T, B] as learning sees them."""
@@ -104,40 +102,37 @@ class Replay:
     def _add_lane(self, trajectory: Trajectory, lane: int, reward: Array, power: float) -> None:
         number = trajectory.shard * self.layout.lanes + lane
         tail = self.tails[number]
-        rows = _Rows(trajectory, lane, reward, self.stack)
-        if rows.first_episode != tail.episode != UNKNOWN:
-            tail.forget()  # its episode was begun anew elsewhere: what came last has no successor
-        tail.episode = int(trajectory.episode[lane])
-        count = len(rows.ends)
+        if not tail.continued_by(trajectory, lane):
+            tail.forget()  # what came last has no successor here
+        tail.episode, tail.sequence = int(trajectory.episode[lane]), trajectory.sequence
+        rows, obs, action = _rows(trajectory, lane, reward, self.stack)
         # The next rows lose the pictures that they were to be stacked with.
-        passed = number * self.slots + (tail.count + np.arange(count + self.stack - 1)) % self.slots
-        fresh = passed[:count]
+        passed = number * self.slots + (tail.count + np.arange(len(obs) + self.stack - 1)) % self.slots
+        fresh = passed[: len(obs)]
         self.ahead[passed] = 0
         if self.tree is not None:
             self.tree.put(passed, np.zeros(len(passed)))
-        self.obs[fresh] = rows.obs
-        self.action[fresh] = rows.action
+        self.obs[fresh], self.action[fresh] = obs, action
         self.age[fresh] = tail.extend(rows, self.stack)
         self._complete(number, tail, power)
-        tail.cut(self.n)
+        tail.rows = tail.rows.last(self.n)
 
     def _complete(self, number: int, tail: "_Tail", power: float) -> None:
         """Makes those rows of a lane drawable whose n steps are now known."""
-        table = tail.table
-        reward, stop = table["reward"], table["stop"]
-        total, discount, ahead = n_step(reward, stop, table["worthless"], self.gamma, self.n)
-        known = np.flatnonzero((ahead > 0) & table["played"] & ~table["known"])
+        rows = tail.rows
+        total, discount, ahead = n_step(rows.reward, rows.stop, rows.worthless, self.gamma, self.n)
+        known = np.flatnonzero((ahead > 0) & rows.played & ~rows.known)
         if not len(known):
             return
-        table["known"][known] = True
+        rows.known[known] = True
         places = number * self.slots + (tail.count - len(ahead) + known) % self.slots
         self.reward[places], self.discount[places] = total[known], discount[known]
         self.ahead[places] = ahead[known]
         self.completed += len(known)
         if self.tree is not None:
             after = np.minimum(known + ahead[known], len(ahead) - 1)
-            goal = total[known] + discount[known] * table["q_max"][after]
-            self.tree.put(places, priority(goal - table["q_taken"][known], power))
+            goal = total[known] + discount[known] * rows.q_max[after]
+            self.tree.put(places, priority(goal - rows.q_taken[known], power))
 
     def draw(self, rng: np.random.Generator, count: int, importance: float = 1.0) -> Drawn:
         """`count` transitions; by priority where there are any."""
@@ -187,10 +182,9 @@ class Replay:
         return whole
 
     def update(self, places: Array, error: Array, power: float) -> None:
-        """New priorities, for rows that were drawn; not for those that were overwritten since."""
+        """New priorities, for rows that were drawn since anything was last added."""
         if self.tree is not None:
-            still = self.ahead[places] > 0
-            self.tree.put(places[still], priority(error[still], power))
+            self.tree.put(places, priority(error, power))
 
     def state(self) -> dict[str, Array]:
         """What `add` does not make again."""
@@ -198,7 +192,24 @@ class Replay:
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         if self.tree is not None:
-            self.tree.put(np.arange(self.tree.size), state["priorities"])
+            drawable = np.where(self.ahead > 0, state["priorities"], 0.0)
+            self.tree.put(np.arange(self.tree.size), drawable)
+
+
+def slots(layout: Layout, shards: int, memory: int, steps: int) -> int:
+    """Rows of each lane's ring, so that `memory` of all lanes can be drawn."""
+    return -(-memory // (shards * layout.lanes)) + layout.stack + steps
+
+
+def row_shape(layout: Layout) -> tuple[int, ...]:
+    return layout.obs_shape[1:] if layout.stack > 1 else layout.obs_shape
+
+
+def row_counts(trajectory: Trajectory) -> Array:
+    """Rows [B] that it takes: its steps, and the last observation of every episode that was cut."""
+    steps, lanes = trajectory.reward.shape
+    rows: Array = steps + np.bincount(trajectory.final_at[:, 1], minlength=lanes)
+    return rows
 
 
 def priority(error: Array, power: float) -> Array:
@@ -207,49 +218,76 @@ def priority(error: Array, power: float) -> Array:
     return found
 
 
+@dataclass(frozen=True)
 class _Rows:
-    """One lane of a trajectory as rows: its steps, and the last observation of every episode that was cut."""
+    """What must be known of a lane's rows [N] until their n steps are over."""
 
-    def __init__(self, trajectory: Trajectory, lane: int, reward: Array, stack: int) -> None:
-        newest = (slice(None), lane, -1) if stack > 1 else (slice(None), lane)
-        mine = trajectory.final_at[:, 1] == lane
-        cuts = trajectory.final_at[mine, 0] + 1
-        finals = trajectory.final_obs[mine]
-        done = trajectory.done[:, lane]
-        self.first_episode = int(trajectory.episode[lane]) - int(done.sum())
+    reward: Array
+    stop: Array  # after it nothing is added up
+    worthless: Array  # what follows is worth nothing
+    ends: Array  # the next row begins another game
+    played: Array  # it is a step, not the last observation of an episode that was cut
+    known: Array  # its n steps are over
+    q_taken: Array
+    q_max: Array
 
-        def with_finals(column: Array, there: Array | float) -> Array:
-            return np.insert(column, cuts, there, axis=0) if len(cuts) else column
+    @classmethod
+    def none(cls) -> "_Rows":
+        flags, numbers = np.zeros(0, bool), np.zeros(0, np.float32)
+        return cls(numbers, flags, flags, flags, flags, flags, numbers, numbers)
 
-        self.obs = with_finals(trajectory.obs[newest], finals[:, -1] if stack > 1 else finals)
-        self.action = with_finals(trajectory.action[:, lane], 0)
-        played = np.ones(len(done), bool)
-        worthless = trajectory.worthless[:, lane]
-        q_max = trajectory.columns["q_max"][:, lane]
-        self.ends = with_finals(trajectory.terminated[:, lane], True)  # the game is over after this row
-        self.table = {
-            "reward": with_finals(reward, 0),
-            "stop": with_finals(done | worthless, True),
-            "worthless": with_finals(worthless, True),
-            "played": with_finals(played, False),
-            "known": with_finals(~played, False),
-            "q_taken": with_finals(trajectory.columns["q_taken"][:, lane], 0),
-            # Nobody asked what the last observation of a cut episode is worth; as much as the one before.
-            "q_max": with_finals(q_max, q_max[cuts - 1]),
-        }
+    def __add__(self, more: "_Rows") -> "_Rows":
+        pairs = [(getattr(self, field.name), getattr(more, field.name)) for field in fields(self)]
+        return _Rows(*(np.concatenate(pair) for pair in pairs))
+
+    def last(self, count: int) -> "_Rows":
+        return replace(self, **{field.name: getattr(self, field.name)[-count:] for field in fields(self)})
 
 
+def _rows(trajectory: Trajectory, lane: int, reward: Array, stack: int) -> tuple[_Rows, Array, Array]:
+    """One lane of a trajectory as rows, their observations (the newest pictures) and actions."""
+    mine = trajectory.final_at[:, 1] == lane
+    cuts, finals = trajectory.final_at[mine, 0] + 1, trajectory.final_obs[mine]
+    obs, done = trajectory.obs[:, lane], trajectory.done[:, lane]
+    if stack > 1:
+        obs, finals = obs[:, -1], finals[:, -1]
+
+    def with_finals(column: Array, there: Array | float) -> Array:
+        return np.insert(column, cuts, there, axis=0) if len(cuts) else column
+
+    worthless, q_max = trajectory.worthless[:, lane], trajectory.columns["q_max"][:, lane]
+    rows = _Rows(
+        reward=with_finals(reward, 0),
+        stop=with_finals(done | worthless, True),
+        worthless=with_finals(worthless, True),
+        ends=with_finals(trajectory.terminated[:, lane], True),
+        played=with_finals(np.ones(len(done), bool), False),
+        known=with_finals(np.zeros(len(done), bool), False),
+        q_taken=with_finals(trajectory.columns["q_taken"][:, lane], 0),
+        # Nobody asked what the last observation of a cut episode is worth; as much as the one before.
+        q_max=with_finals(q_max, q_max[cuts - 1]),
+    )
+    return rows, with_finals(obs, finals), with_finals(trajectory.action[:, lane], 0)
+
+
+@dataclass
 class _Tail:
     """The end of a lane: rows whose n steps are not over, and what the next row must know."""
 
-    def __init__(self) -> None:
-        self.count = 0  # rows that were ever written
-        self.episode = 0
-        self.age = 0  # of the next row: how many rows of its game came before
-        self.table: dict[str, Array] = {}
+    rows: _Rows
+    count: int = 0  # rows that were ever written
+    episode: int = 0
+    sequence: int = UNKNOWN  # of the last rollout
+    age: int = 0  # of the next row: how many rows of its game came before
+
+    def continued_by(self, trajectory: Trajectory, lane: int) -> bool:
+        """Not where an episode was begun anew elsewhere, or a rollout was dropped or went to someone else."""
+        first = int(trajectory.episode[lane]) - int(trajectory.done[:, lane].sum())
+        follows = self.sequence in (UNKNOWN, trajectory.sequence - 1)
+        return follows and self.episode in (UNKNOWN, first)
 
     def forget(self) -> None:
-        self.age, self.table = 0, {}
+        self.age, self.rows = 0, _Rows.none()
 
     def extend(self, rows: _Rows, stack: int) -> Array:
         """Appends rows; returns their ages, up to stack - 1."""
@@ -259,48 +297,5 @@ class _Tail:
         ages = np.where(last >= 0, at - last, at + self.age)
         self.age = 0 if rows.ends[-1] else int(ages[-1]) + 1
         self.count += len(at)
-        self.table = {
-            name: np.concatenate([self.table[name], column]) if self.table else column
-            for name, column in rows.table.items()
-        }
+        self.rows = self.rows + rows
         return np.minimum(ages, stack - 1)
-
-    def cut(self, rows: int) -> None:
-        self.table = {name: column[-rows:] for name, column in self.table.items()}
-
-
-def _allocate(shape: tuple[int, ...], dtype: str, file: str) -> Array:
-    """Room for observations, in memory or in a file; refused before it is taken, not when it runs out."""
-    wanted = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if file:
-        path = Path(file)
-        room = shutil.disk_usage(path.parent if path.parent.exists() else ".").free
-        _refuse_if_too_large(wanted, room, shape[0], f"on the disk of {file}")
-        try:
-            return np.memmap(path, dtype, "w+", shape=shape)
-        except OSError as error:
-            raise UsageError(f"algo.memory_file: cannot write {file}: {error.strerror}") from error
-    _refuse_if_too_large(wanted, free_memory(), shape[0], "in memory; or give algo.memory_file, a file")
-    return np.zeros(shape, dtype)
-
-
-def _refuse_if_too_large(wanted: int, room: int, rows: int, where: str) -> None:
-    if wanted > RESERVE * room:
-        fits = int(rows * RESERVE * room / wanted)
-        raise UsageError(
-            f"a replay memory of {rows:,} transitions takes {wanted / 1e9:.1f} GB, and {room / 1e9:.1f} GB "
-            f"are free; algo.memory={fits} would fit {where}"
-        )
-
-
-def free_memory() -> int:
-    """Bytes that this process can still get, as Linux tells; elsewhere what the machine has."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        limits.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
-    with suppress(OSError, ValueError):  # a container's own limit; the word "max" where there is none
-        group = Path("/sys/fs/cgroup")
-        used = int((group / "memory.current").read_text())
-        limits.append(int((group / "memory.max").read_text()) - used)
-    return min(limits)

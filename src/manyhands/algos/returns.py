@@ -79,6 +79,12 @@ def moments(
     )
 
 
+def scaled(reward: Float, scale: float, limit: float) -> Float:
+    """r * scale, cut at plus and minus `limit` unless that is 0."""
+    result = reward * np.float32(scale)
+    return np.clip(result, -limit, limit) if limit else result
+
+
 def n_step(
     reward: Float, stop: Bool, worthless: Bool, gamma: float, n: int
 ) -> tuple[Float, Float, NDArray[np.uint8]]:

@@ -74,7 +74,7 @@ def _speed(options: argparse.Namespace) -> Measured:
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(SPEED_ROUNDS):
         for name, measure in contenders.items():
-            speeds[name].append(measure(options.seeds[number]))
+            speeds[name].append(measure(options.seeds[number % len(options.seeds)]))
             print(f"round {number + 1}  {name}: {speeds[name][-1]:.0f} steps/s", flush=True)
     best = [max(pair) for pair in zip(*list(speeds.values())[1:], strict=True)]
     ratios = [ours / theirs for ours, theirs in zip(speeds["manyhands"], best, strict=True)]

@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "Double DQN": ("--algo", "dqn", "--set", "algo.double=true"),
     "Ape-X": ("--algo", "apex"),
 }
-BOARD, BOARD_STAGES = "MinAtar/Breakout-v1", (100_000, 250_000, 500_000)
+BOARD, BOARD_STEPS = "MinAtar/Breakout-v1", 500_000
 BOARD_SEEDS = 3
 REPLAY_ROWS, REPLAY_BATCH, REPLAY_ROUNDS = 1_000_000, 512, 300
 TIMEOUT = 7200.0
@@ -89,42 +89,31 @@ def seeds(path: Path, options: argparse.Namespace) -> Measured:
 
 
 def board(path: Path, options: argparse.Namespace) -> Measured:
-    def job(kind: str, seed: int) -> list[tuple[float, float, float]]:
-        """Score, predicted and real value after every stage; a resume goes on exactly."""
-        directory, stages = path / f"board-{kind}-{seed}", []
-        for steps in BOARD_STAGES:
-            words = (BOARD, *KINDS[kind], "--seed", seed, "--workers", 0, "--steps", steps)
-            if directory.exists():
-                _resume(directory, steps)
-            else:
-                train(directory, *words)
-            result = judged(Run(directory), 100, 10_000 + seed, LAST)
-            stages.append((float(result["mean"]), *values(Run(directory), 100, seed)))
-        return stages
+    def job(kind: str, seed: int) -> dict[str, Any]:
+        words = (BOARD, *KINDS[kind], "--seed", seed, "--workers", 0, "--steps", BOARD_STEPS)
+        run = train(path / f"board-{kind}-{seed}", *words)
+        predicted, real = values(run, 100, seed)
+        curve = [(row["steps"], row["return_mean"]) for row in run.metrics() if "return_mean" in row]
+        said = [(row["steps"], row["q_mean"]) for row in run.metrics() if "q_mean" in row]
+        return {
+            "mean": float(judged(run, 100, 10_000 + seed, LAST)["mean"]),
+            "predicted": predicted,
+            "real": real,
+            "curve": curve[:: 1 + len(curve) // 100],
+            "said": said[:: 1 + len(said) // 100],
+        }
 
     keys = [(kind, seed) for kind in KINDS for seed in options.seeds[:BOARD_SEEDS]]
     found = _side_by_side({key: partial(job, *key) for key in keys})
-    scores, predictions = [], []
+    rows = []
     for kind in KINDS:
-        table = np.array([found[kind, seed] for seed in options.seeds[:BOARD_SEEDS]])  # [seed, stage, 3]
-        scores.append((kind, *(_spread(table[:, stage, 0]) for stage in range(len(BOARD_STAGES)))))
-        over = table[:, :, 1] - table[:, :, 2]
-        said, came = np.median(table[:, -1, 1]), np.median(table[:, -1, 2])
-        predictions.append((kind, f"{said:.2f}", f"{came:.2f}", _spread(over[:, -1])))
-    stages = tuple(f"{steps:,} steps" for steps in BOARD_STAGES)
-    return [
-        Table(f"{BOARD}: mean return, median and range over seeds", ("", *stages), scores),
-        Table(
-            "Overestimation at the end", ("", "predicted", "real", "predicted - real (range)"), predictions
-        ),
-    ], {" ".join(map(str, key)): value for key, value in found.items()}
-
-
-def _resume(directory: Path, steps: int) -> None:
-    command = manyhands("train", "--resume", directory, "--steps", steps, "--quiet")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    if done.returncode:
-        raise RunError(f"{' '.join(command)} failed: {last_line(done.stderr)}")
+        runs = [found[kind, seed] for seed in options.seeds[:BOARD_SEEDS]]
+        over = [run["predicted"] - run["real"] for run in runs]
+        cells = ([run[name] for run in runs] for name in ("mean", "predicted", "real"))
+        rows.append((kind, *map(_spread, cells), _spread(over)))
+    columns = ("", "mean return", "predicted value", "real value", "predicted - real")
+    title = f"{BOARD}, {BOARD_STEPS:,} steps: median and range over {BOARD_SEEDS} seeds"
+    return [Table(title, columns, rows)], {" ".join(map(str, key)): value for key, value in found.items()}
 
 
 def _spread(values: Array | Sequence[float]) -> str:
@@ -170,9 +159,7 @@ def replay() -> Measured:
     rate = REPLAY_ROUNDS * REPLAY_BATCH / (time.perf_counter() - began)
     pixels = Layout(4, 1, (4, 84, 84), "|u1", ActionSpec("values", (4,)), ("q_taken", "q_max"), 4)
     small = Replay(pixels, 8, 20_000, 0.99, 3, True)
-    assert small.tree is not None
-    columns = (small.obs, small.action, small.reward, small.discount, small.ahead, small.age)
-    size = sum(array.nbytes for array in (*columns, *small.tree.levels)) / 20_000
+    size = small.nbytes / 20_000
     rows = [
         (f"prioritised, batches of {REPLAY_BATCH} out of {REPLAY_ROWS:,}: items/s", f"{rate:,.0f}"),
         ("bytes per Atari transition", f"{size:,.0f}"),
@@ -182,14 +169,14 @@ def replay() -> Measured:
 
 def draw_board(board: Any, over: Any, found: Mapping[str, Any]) -> None:
     for kind, colour in zip(KINDS, (ORANGE, BLUE, GREEN), strict=True):
-        runs = [np.array(stages) for key, stages in found.items() if key.rpartition(" ")[0] == kind]
-        for number, stages in enumerate(runs):
+        runs = [run for key, run in found.items() if key.rpartition(" ")[0] == kind]
+        for number, run in enumerate(runs):
             label = kind if number == 0 else None
-            board.plot(BOARD_STAGES, stages[:, 0], "o-", color=colour, lw=1.2, label=label)
-            over.plot(BOARD_STAGES, stages[:, 1], "o-", color=colour, lw=1.2, label=label)
-            over.plot(BOARD_STAGES, stages[:, 2], "s:", color=colour, lw=0.8)
-    board.set_title(f"{BOARD}: mean return")
-    over.set_title("value of a state: predicted (solid) and real (dotted)")
+            board.plot(*zip(*run["curve"], strict=True), color=colour, lw=1.0, label=label)
+            over.plot(*zip(*run["said"], strict=True), color=colour, lw=1.0, label=label)
+            over.plot([BOARD_STEPS], [run["real"]], "s", color=colour)
+    board.set_title(f"{BOARD}: mean return in training")
+    over.set_title("value of a state: predicted in training; squares: what came of it at the end")
     if found:
         board.legend(frameon=False)
         over.legend(frameon=False)

@@ -116,7 +116,7 @@ class Shard:
                     self._draw(i, t, noise)
             out["obs"][t] = self.obs
             outputs[t] = actor.forward(self.obs, "policy")
-            if self.task.random_lanes:
+            if self.task.random_lanes and action_spec.kind != "values":
                 outputs[t, : self.task.random_lanes] = 0.0
             action = action_spec.choose(outputs[t], spread, noise[t])
             out["action"][t] = action

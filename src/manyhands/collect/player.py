@@ -13,15 +13,16 @@ from manyhands.config import EnvConfig
 from manyhands.envs import make as envs
 from manyhands.errors import EnvError
 from manyhands.experience import Evaluation
-from manyhands.nets.build import Actor, actor
+from manyhands.nets.build import Actor, actor, spread
 from manyhands.policy import ActionSpec, Float32, NetSpec, Weights
 
 LANES = 16
 """Episodes played side by side."""
 TRIES = 3
 """How often in a row an environment may fail to begin an episode."""
-MAX_LENGTH = 30_000
-"""Steps after which an episode that does not end by itself is counted as it stands; Atari's run to 27,000."""
+MAX_LENGTH = 110_000
+"""Steps after which an episode that does not end by itself is counted as it stands; Atari's run to 108,000,
+where a step is one frame."""
 
 
 Report = Callable[[int, int, str], None]
@@ -63,9 +64,7 @@ class Player:
     ) -> Evaluation:
         """`episodes` whole episodes, counted from `first`."""
         self.actor.load(weights.vector)
-        spread = np.full(1, self.action.epsilon, np.float32)
-        if self.action.kind == "gaussian":
-            spread = self.actor.forward(self.obs, "log_std")
+        strays = spread(self.actor, self.action, self.obs)
         sample = sample or self.action.epsilon > 0
         lanes = min(len(self.envs), episodes)
         playing = list(range(lanes))  # which episode each lane plays; -1 when there is none left
@@ -79,7 +78,7 @@ class Player:
                 noise = np.zeros((len(self.obs), self.action.noises), np.float32)
                 for lane in range(lanes):
                     noise[lane] = self.action.noise(streams[lane], 1)[0]
-            actions = self.decode(self.action.choose(outputs, spread, noise))
+            actions = self.decode(self.action.choose(outputs, strays, noise))
             for lane, episode in enumerate(playing):
                 if episode < 0:
                     continue

@@ -247,16 +247,16 @@ def function_of(path: str) -> Callable[[Array], Any]:
 
 
 def _number(value: Any, name: str, point: Array) -> float:
-    where = f"at {np.array2string(point, precision=4, separator=', ')}"
     if isinstance(value, np.ndarray) and value.shape == ():
         value = value[()]
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    where = f"at {np.array2string(point, precision=4, separator=', ')}"
     if not isinstance(value, Real):
         raise EnvError(
             f"{name} returned {type(value).__name__} {value!r:.40} {where}; it must return a number"
         )
-    if not math.isfinite(value):
-        raise EnvError(f"{name} returned {value} {where}; it must return a finite number")
-    return float(value)
+    raise EnvError(f"{name} returned {value} {where}; it must return a finite number")
 
 
 class LtoEnv(gymnasium.Env[Array, Array]):

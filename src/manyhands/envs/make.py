@@ -52,7 +52,8 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
         return env
     try:
         # The collector checks every observation itself; Gymnasium's checker would only slow it down.
-        return gymnasium.make(_spec(config.id), disable_env_checker=True, **arguments)
+        env = gymnasium.make(_spec(config.id), disable_env_checker=True, **arguments)
+        return Forgetful(env) if config.id.startswith(MINATAR) else env
     except ManyhandsError:
         raise
     except ModuleNotFoundError as error:
@@ -63,6 +64,14 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
         raise UsageError(f"{config.id} does not accept {arguments}: {error}") from error
     except Exception as error:
         raise EnvError(f"{config.id} could not be made: {type(error).__name__}: {error}") from error
+
+
+class Forgetful(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """MinAtar, which repeats the last action now and then, would repeat the last one of the game before."""
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        self.unwrapped.game.last_action = 0  # type: ignore[attr-defined]
+        return self.env.reset(**arguments)
 
 
 def imports(config: EnvConfig) -> list[str]:
@@ -155,12 +164,10 @@ class Spaces:
 def describe(env: Env) -> Spaces:
     """How a policy acts in it, beyond what the space says, is not the environment's to know."""
     threshold = env.spec.reward_threshold if env.spec is not None else None
-    return Spaces(
-        replace(_obs_spec(env.observation_space), stack=getattr(env.unwrapped, "stack", 1)),
-        _action_spec(env.action_space),
-        threshold,
-        bool(getattr(env.unwrapped, "life_loss", False)),
-    )
+    obs, action = _obs_spec(env.observation_space), _action_spec(env.action_space)
+    if isinstance(env, atari.AtariEnv):
+        return Spaces(replace(obs, stack=env.stack), action, threshold, env.life_loss)
+    return Spaces(obs, action, threshold)
 
 
 def _obs_spec(space: spaces.Space[Any]) -> ObsSpec:

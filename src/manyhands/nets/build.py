@@ -2,9 +2,11 @@
 
 from typing import Protocol
 
+import numpy as np
+
 from manyhands.config import NetConfig
 from manyhands.envs.make import ObsSpec, Spaces
-from manyhands.policy import Conv, Dense, Float32, Head, NetSpec
+from manyhands.policy import ActionSpec, Conv, Dense, Float32, Head, NetSpec
 
 
 class Actor(Protocol):
@@ -24,6 +26,13 @@ def actor(spec: NetSpec) -> Actor:
     from manyhands.nets.numpy_net import NumpyNet
 
     return NumpyNet(spec)
+
+
+def spread(actor: Actor, action: ActionSpec, obs: Float32) -> Float32:
+    """How far someone who judges an agent lets it stray from what it thinks best."""
+    if action.kind == "gaussian":
+        return actor.forward(obs, "log_std")
+    return np.full(1, action.epsilon, np.float32)
 
 
 def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:

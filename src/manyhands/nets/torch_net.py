@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from manyhands.errors import RunError
 from manyhands.experience import Array
 from manyhands.nets.numpy_net import NORMAL_LIMIT
 from manyhands.policy import Activation, Conv, Float32, NetSpec, Parameter
@@ -49,6 +50,13 @@ class TorchNet:
         """Observations are shifted and scaled by their mean and sum of squared deviations from now on."""
         self.views["input.mean"].copy_(torch.from_numpy(mean))
         self.views["input.scale"].copy_(torch.from_numpy(1.0 / np.sqrt(square / count + 1e-6)))
+
+    def check_finite(self, steps: int) -> None:
+        if not bool(torch.isfinite(self.flat).all()):
+            raise RunError(
+                f"the weights are no longer finite after {steps} steps; "
+                "try a smaller algo.learning_rate or algo.reward_scale"
+            )
 
     def vector(self) -> Float32:
         copy: Float32 = self.flat.numpy().copy()
@@ -215,6 +223,9 @@ class TorchActor:
         self.net.load(vector)
 
     def forward(self, obs: Float32, head_name: str) -> Float32:
+        if self.net.spec.head(head_name).free:
+            free: Float32 = self.net.views[head_name].detach().numpy()
+            return free
         with torch_threads(1), torch.inference_mode():
             outputs: Float32 = self.net.forward(torch.from_numpy(obs), head_name)[0].numpy()
         return outputs

@@ -13,10 +13,11 @@ import numpy as np
 
 from manyhands import wire
 from manyhands.errors import RunError, WireError
-from manyhands.experience import Layout, Remembered
+from manyhands.experience import Array, Layout, Remembered
 from manyhands.runs.checkpoint import write_atomically
 
 LENGTH = struct.Struct("<Q")
+DIGITS = 9
 
 
 class Journal:
@@ -28,16 +29,17 @@ class Journal:
         self.layout = replace(layout, obs_shape=shape)
 
     def append(self, piece: Remembered) -> None:
-        """Saves a piece and drops those whose rows are all forgotten."""
         self.directory.mkdir(exist_ok=True)
         head = wire.Message("remembered", self.schema, {"number": piece.number}, {"marks": piece.marks})
         messages = [wire.encode(head)]
         for trajectory in piece.trajectories:
             messages.append(wire.encode_trajectory(trajectory, self.schema, compress=True))
         write_atomically(self._path(piece.number), b"".join(LENGTH.pack(len(m)) + m for m in messages))
-        paths = self._paths()
-        for path, following in pairwise(paths):
-            if not (self._read(following).marks <= piece.needed).all():
+
+    def forget(self, needed: Array) -> None:
+        """Drops pieces that lie before the rows [lanes] that are `needed`. Only once a checkpoint agrees."""
+        for path, following in pairwise(self._paths()):
+            if not (self._read(following).marks <= needed).all():
                 break
             path.unlink()
 
@@ -50,22 +52,28 @@ class Journal:
                 yield self._read(path, whole=True)
 
     def _path(self, number: int) -> Path:
-        return self.directory / f"{number:09d}.memory"
+        return self.directory / f"{number:0{DIGITS}d}.memory"
 
     def _paths(self) -> list[Path]:
-        return sorted(self.directory.glob("*.memory"))
+        return sorted(self.directory.glob(f"{'[0-9]' * DIGITS}.memory"))
 
     def _read(self, path: Path, whole: bool = False) -> Remembered:
-        messages = []
+        messages: list[bytes] = []
+        left = path.stat().st_size
         with path.open("rb") as file:
-            while prefix := file.read(LENGTH.size):
-                messages.append(file.read(LENGTH.unpack(prefix.ljust(LENGTH.size, b"\0"))[0]))
-                if not whole:
-                    break
+            while left > 0 and (whole or not messages):
+                (length,) = LENGTH.unpack(file.read(LENGTH.size).ljust(LENGTH.size, b"\xff"))
+                left -= LENGTH.size + length
+                if left < 0:
+                    raise RunError(self._damaged(path, "it is cut short"))
+                messages.append(file.read(length))
         try:
             head = wire.decode(messages[0], "remembered", self.schema)
             marks = np.array(head.arrays["marks"])
             made = (wire.decode_trajectory(raw, self.layout, self.schema) for raw in messages[1:])
-            return Remembered(int(head.meta["number"]), marks, marks, tuple(made))
+            return Remembered(int(head.meta["number"]), marks, tuple(made))
         except (WireError, KeyError, IndexError) as error:
-            raise RunError(f"{path} is damaged: {error}") from error
+            raise RunError(self._damaged(path, str(error))) from error
+
+    def _damaged(self, path: Path, how: str) -> str:
+        return f"{path} is damaged ({how}); without {self.directory} the run fills its memory anew"

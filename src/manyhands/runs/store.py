@@ -84,8 +84,9 @@ class Run:
         with (self.path / ".lock").open("a") as file:
             if not _try_lock(file):
                 raise UsageError(f"another process is training in {self.path}")
-            for leftover in (self.path / "checkpoints").glob(".*"):
-                leftover.unlink()  # half a checkpoint of a process that was killed
+            for place in ("checkpoints", "memory"):
+                for leftover in (self.path / place).glob(".*"):
+                    leftover.unlink()  # half a file of a process that was killed
             yield
 
     def in_use(self) -> bool:

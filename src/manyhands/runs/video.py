@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gymnasium.error import Error as GymnasiumError
 from numpy.typing import NDArray
 
 from manyhands.agent import from_checkpoint
-from manyhands.collect.streams import trial_seed
+from manyhands.collect.streams import TEST, action_stream, mix, trial_seed
 from manyhands.envs import make as envs
 from manyhands.errors import UsageError
 from manyhands.runs.checkpoint import Checkpoint
@@ -27,6 +28,8 @@ GIF_FPS = 20.0
 GIF_SIDE = 400
 """A GIF stores every picture nearly whole, so it gets fewer and smaller ones than an mp4."""
 GIF_COLOURS = 128
+SMALLEST_SIDE = 160
+"""Pixels; smaller pictures are enlarged."""
 
 Frame = NDArray[np.uint8]
 Write = Callable[[Frame], None]
@@ -81,8 +84,9 @@ def _play(
     agent = from_checkpoint(checkpoint, env, name)
     returns = []
     for episode in range(episodes):
-        # The same starts as an evaluation with this seed.
+        # The same starts, and the same luck, as an evaluation with this seed.
         obs, _ = env.reset(seed=trial_seed(seed, episode))
+        agent = replace(agent, noise=action_stream(mix(seed, TEST), 0, episode))
         total = 0.0
         write(_frame(env, name))
         for _ in range(MAX_FRAMES):
@@ -103,7 +107,11 @@ def _frame(env: envs.Env, name: str) -> Frame:
     if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3):
         given = f"shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
         raise UsageError(f"{name} cannot be filmed: it renders {given}, not a picture of [height, width, 3]")
-    return frame.astype(np.uint8, copy=False)
+    if frame.dtype.kind == "f" and frame.max() <= 1:
+        frame = frame * 255  # MinAtar's, for one
+    small = max(1, SMALLEST_SIDE // min(frame.shape[:2]))
+    picture: Frame = frame.astype(np.uint8, copy=False).repeat(small, axis=0).repeat(small, axis=1)
+    return picture
 
 
 @contextmanager

@@ -1,0 +1,57 @@
+"""Room for a replay memory: asked for before it is taken, in memory or in a file."""
+
+import math
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from manyhands.errors import UsageError
+from manyhands.experience import Array
+
+RESERVE = 0.9
+"""Of the free memory, what a replay memory may take."""
+BESIDES = 40
+"""Bytes of a row that are not its observation: action, reward, discount, flags, priority and its sums."""
+
+
+def check(rows: int, spare: int, shape: tuple[int, ...], dtype: str) -> None:
+    """Refuses more rows than memory can hold, with how many it could; `spare` of them are not the user's."""
+    row = math.prod(shape) * np.dtype(dtype).itemsize + BESIDES
+    room = free_memory()
+    if rows * row > RESERVE * room:
+        fits = max(0, int(RESERVE * room / row) - spare)
+        raise UsageError(
+            f"a replay memory of {rows - spare:,} transitions takes {rows * row / 1e9:.1f} GB, and "
+            f"{room / 1e9:.1f} GB are free; algo.memory={fits} would fit, or algo.memory_on_disk=true"
+        )
+
+
+def allocate(shape: tuple[int, ...], dtype: str, directory: Path | None) -> Array:
+    """Zeros in memory, or in a file that has no name and goes with the process."""
+    if directory is None:
+        return np.zeros(shape, dtype)
+    wanted = math.prod(shape) * np.dtype(dtype).itemsize
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            os.posix_fallocate(file.fileno(), 0, wanted)  # now, not when the disk is full in an hour
+            return np.memmap(file, dtype, "r+", shape=shape)
+    except OSError as error:
+        raise UsageError(
+            f"algo.memory_on_disk: {wanted / 1e9:.1f} GB in {directory}: {error.strerror}"
+        ) from error
+
+
+def free_memory() -> int:
+    """Bytes that this process can still get, as Linux tells; elsewhere what the machine has."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        limits.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    with suppress(OSError, ValueError):  # a container's own limit; the word "max" where there is none
+        group = Path("/sys/fs/cgroup")
+        used = int((group / "memory.current").read_text())
+        limits.append(int((group / "memory.max").read_text()) - used)
+    return min(limits)
