@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from manyhands.agent import Agent
     from manyhands.runs.store import Run
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __all__ = ["__version__", "load", "train"]
 
 

@@ -355,17 +355,24 @@ class ActionSpec:
 
         A finite range is addressed as -1..1: by tanh when `squash`, else by clipping.
         """
-        if self.kind == "categorical":
+        if self.kind != "gaussian":
             return action
-        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
-        with np.errstate(over="ignore"):
-            span = high - low  # infinite as well where the bounds are float32's own
-        bounded = np.isfinite(span)
+        low, high, span, bounded = self._bounds
         if not bounded.any():
             cut: NDArray[Any] = np.clip(action, low, high)
             return cut
         unit = np.tanh(action) if self.squash else np.clip(action, -1.0, 1.0)
         with np.errstate(invalid="ignore", over="ignore"):
             scaled = low + (unit + 1) * np.float32(0.5) * span
-        within: NDArray[Any] = np.clip(np.where(bounded, scaled, action), low, high).astype(np.float32)
+        if not bounded.all():
+            scaled = np.where(bounded, scaled, action)
+        within: NDArray[Any] = np.clip(scaled, low, high).astype(np.float32, copy=False)
         return within
+
+    @cached_property
+    def _bounds(self) -> tuple[Float32, Float32, Float32, NDArray[np.bool_]]:
+        """Lowest and highest actions, what lies between, and whether that is finite."""
+        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
+        with np.errstate(over="ignore"):
+            span = high - low  # infinite as well where the bounds are float32's own
+        return low, high, span, np.isfinite(span)

@@ -191,8 +191,6 @@ class Problem:
 
     def deviation(self, member: int) -> tuple[Array, float]:
         """How far a variant is shifted in every variable, and by what its values are multiplied."""
-        if not self.jitter:
-            return np.zeros(self.size), 1.0
         rng = np.random.default_rng(mix(VARIANT, member // len(self.functions)))
         shift: Array = self.jitter * rng.uniform(-1, 1, self.size)
         return shift, 1 + self.jitter * float(rng.uniform(-1, 1))
@@ -208,8 +206,10 @@ class Problem:
         failed: Callable[[str], None] = lambda text: None,
     ) -> Array:
         """f at points [N, x + c] of the cube, in double precision. `failed` hears of tries that raised."""
-        shift, gain = self.deviation(member)
-        points, name = unit.astype(np.float64) + shift, self.name(member)
+        points, gain, name = unit.astype(np.float64), 1.0, self.name(member)
+        if self.jitter:
+            shift, gain = self.deviation(member)
+            points += shift
         own = self._to_units_of(name, points)
         if name in KNOWN:
             beat()

@@ -42,7 +42,9 @@ class Adam:
 
     def clip(self, norm: float) -> None:
         """Shortens the gradient to a length of `norm` at the most."""
-        self.gradient.mul_((norm / (self.gradient.norm() + 1e-6)).clamp(max=1.0))
+        factor = norm / (self.gradient.norm() + 1e-6)
+        if factor < 1:
+            self.gradient.mul_(factor)
 
     def state(self) -> dict[str, Array]:
         steps = torch.tensor([self.steps]).numpy()
