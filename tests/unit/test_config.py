@@ -223,7 +223,10 @@ RECIPES = sorted(
 
 
 def ids_of(name: str) -> list[str]:
-    """The Gymnasium environments that a recipe file is chosen for."""
+    """The environments that a recipe file is chosen for."""
+    families = {"Atari": ["ALE/Pong-v5", "MsPacmanNoFrameskip-v4"], "MinAtar": ["MinAtar/Asterix-v1"]}
+    if name in families:
+        return families[name]
     return [i for i in gymnasium.registry if i.rpartition("/")[2].rpartition("-v")[0] == name]
 
 
@@ -258,6 +261,10 @@ def test_environments_without_a_recipe_get_the_general_settings() -> None:
     assert config.net.normalise
     assert config.algo.normalise_reward
     assert GENERAL["net"]["normalise"]
+    for algo, epsilon in (("dqn", 0.05), ("apex", 0.4)):
+        values = resolve("NobodyTunedThis-v0", algo)
+        assert values.algo.epsilon == epsilon  # type: ignore[union-attr]
+        assert values.net.normalise
 
 
 def test_files_win_over_recipes_and_overrides_win_over_files(tmp_path: Path) -> None:

@@ -17,6 +17,6 @@ def imported(path: str, what: str) -> Callable[..., Any]:
     except Exception as error:  # whatever a module does when it is imported
         raise UsageError(f"cannot import the {what} {path!r}: {error}") from error
     if not callable(found):
-        raise UsageError(f"{path!r} is {type(found).__name__}, which cannot be called; it should be a {what}")
+        raise UsageError(f"{path!r} is {type(found).__name__}, not a callable, so not the {what}")
     made: Callable[..., Any] = found
     return made
