@@ -29,6 +29,13 @@ class EnvConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for making it, such as {is_slippery: false}."""
 
+    @property
+    def family(self) -> str:
+        """Of environments that are made alike and share a recipe; "" for all others."""
+        if self.id.startswith("ALE/") or self.id.endswith("NoFrameskip-v4"):
+            return "Atari"
+        return "MinAtar" if self.id.startswith("MinAtar/") else ""
+
 
 @dataclass(frozen=True)
 class NetConfig:

@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 
 from manyhands.algos.configs import ALGORITHMS
-from manyhands.config import Config, check_sections
-from manyhands.envs.atari import is_atari
+from manyhands.config import Config, EnvConfig, check_sections
 from manyhands.errors import UsageError
 
 
@@ -73,8 +72,7 @@ def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
 
     The environment's name stands before the version, so that `CartPole-v1` uses `CartPole.yaml`.
     """
-    family, _, name = env_id.rpartition("/")
-    name = "Atari" if is_atari(env_id) else family if family == "MinAtar" else name.rpartition("-v")[0]
+    name = EnvConfig(env_id).family or env_id.rpartition("/")[2].rpartition("-v")[0]
     file = resources.files("manyhands.recipes") / f"{name}.yaml"
     if ":" in env_id or not file.is_file():
         return {}

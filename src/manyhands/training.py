@@ -14,9 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from manyhands.algos import room
 from manyhands.algos.configs import DqnConfig
-from manyhands.algos.replay import row_shape, slots
+from manyhands.algos.replay import check_memory
 from manyhands.channels.base import ExecutorChannel
 from manyhands.collect.streams import INIT, mix
 from manyhands.config import Config
@@ -85,20 +84,6 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
         spec = actor_critic(config.net, spaces)
     task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes)
     return Plan(config, spaces, task, solved_at, callable_env)
-
-
-def check_memory(algo: DqnConfig, layout: Layout, shards: int) -> None:
-    """Refuses a replay memory that is too small for its rollouts or too large for this machine."""
-    lanes = shards * layout.lanes
-    least = 2 * layout.steps * lanes
-    if algo.memory < least:
-        raise UsageError(
-            f"algo.memory is {algo.memory}; {lanes} lanes of {layout.steps} steps need at least {least}"
-        )
-    if not algo.memory_on_disk:
-        rows = lanes * slots(layout, shards, algo.memory, algo.n_step)
-        spare = lanes * (slots(layout, shards, 0, algo.n_step) + 1)
-        room.check(rows, spare, row_shape(layout), layout.obs_dtype)
 
 
 def _way_to_act(config: Config, space: ActionSpec) -> ActionSpec:

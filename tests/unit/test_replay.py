@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from manyhands.algos import room
 from manyhands.algos.configs import DqnConfig
 from manyhands.algos.priorities import SumTree
-from manyhands.algos.replay import Replay, priority
+from manyhands.algos.replay import Replay, check_memory, priority
 from manyhands.algos.returns import n_step
 from manyhands.errors import UsageError
 from manyhands.experience import LIFE_LOST, Array, Layout, Trajectory
 from manyhands.policy import ActionSpec
-from manyhands.training import check_memory
 
 CHOICE = ActionSpec("values", (3,))
 SIDE = 3

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from manyhands.algos.configs import DqnConfig
 from manyhands.algos.priorities import SumTree
 from manyhands.algos.returns import n_step
 from manyhands.algos.room import allocate
+from manyhands.algos.room import check as check_room
+from manyhands.errors import UsageError
 from manyhands.experience import Array, Layout, Trajectory
 
 SMALLEST_PRIORITY = 1e-3
@@ -194,6 +197,20 @@ class Replay:
         if self.tree is not None:
             drawable = np.where(self.ahead > 0, state["priorities"], 0.0)
             self.tree.put(np.arange(self.tree.size), drawable)
+
+
+def check_memory(algo: DqnConfig, layout: Layout, shards: int) -> None:
+    """Refuses a replay memory that is too small for its rollouts or too large for this machine."""
+    lanes = shards * layout.lanes
+    least = 2 * layout.steps * lanes
+    if algo.memory < least:
+        raise UsageError(
+            f"algo.memory is {algo.memory}; {lanes} lanes of {layout.steps} steps need at least {least}"
+        )
+    if not algo.memory_on_disk:
+        rows = lanes * slots(layout, shards, algo.memory, algo.n_step)
+        spare = lanes * (slots(layout, shards, 0, algo.n_step) + 1)
+        check_room(rows, spare, row_shape(layout), layout.obs_dtype)
 
 
 def slots(layout: Layout, shards: int, memory: int, steps: int) -> int:

@@ -4,7 +4,6 @@ import argparse
 import hashlib
 import os
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +20,7 @@ from manyhands.bench.broker import _workers
 from manyhands.bench.lto_speed import speed_up, steps_per_second, uneven
 from manyhands.bench.one_shot import one_shot
 from manyhands.bench.parts import Measured
-from manyhands.bench.report import Table, manyhands
-from manyhands.errors import RunError
+from manyhands.bench.report import Table, trained
 from manyhands.lto.judge import read
 from manyhands.roles.broker import Broker
 from manyhands.runs.plots import BLUE, GREEN, GREY, ORANGE, VIOLET, new_figure, tidy
@@ -85,11 +83,7 @@ PARTS = ("bits", "quality", "rate", "speed-up", "one-shot", "dimensions", "uneve
 
 def train(path: Path, *words: object) -> Run:
     """One run by command line."""
-    command = manyhands("lto", *words, "--dir", path, "--quiet")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    if done.returncode:
-        raise RunError(f"{' '.join(command)} failed: {done.stderr.strip()[-300:]}")
-    return Run(path)
+    return trained(("lto", *words), path, TIMEOUT)
 
 
 def _side_by_side(jobs: Mapping[Any, Sequence[object]], path: Path) -> dict[Any, Run]:

@@ -3,7 +3,6 @@
 import argparse
 import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +16,9 @@ from manyhands.agent import load
 from manyhands.algos.configs import DqnConfig
 from manyhands.algos.replay import Replay
 from manyhands.bench.parts import Measured
-from manyhands.bench.report import Table, last_line, manyhands, run_json
+from manyhands.bench.report import Table, manyhands, run_json, trained
 from manyhands.collect.streams import trial_seed
 from manyhands.envs import make as envs
-from manyhands.errors import RunError
 from manyhands.experience import Array, Layout
 from manyhands.policy import ActionSpec
 from manyhands.runs.plots import BLUE, GREEN, ORANGE
@@ -38,11 +36,8 @@ TIMEOUT = 7200.0
 
 
 def train(path: Path, *words: object) -> Run:
-    command = manyhands("train", *words, "--dir", path, "--quiet")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    if done.returncode:
-        raise RunError(f"{' '.join(command)} failed: {last_line(done.stderr)}")
-    return Run(path)
+    """One run by command line."""
+    return trained(("train", *words), path, TIMEOUT)
 
 
 def judged(run: Run, episodes: int, seed: int, which: str | None = None) -> dict[str, Any]:

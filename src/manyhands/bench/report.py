@@ -21,6 +21,7 @@ from rich.table import Table as RichTable
 from manyhands.errors import RunError
 from manyhands.runs.checkpoint import write_atomically
 from manyhands.runs.plots import save_png
+from manyhands.runs.store import Run
 
 OUT = Path("benchmarks")
 WIDTH = 120
@@ -153,6 +154,15 @@ def run_json(command: Sequence[str], timeout: float) -> dict[str, Any]:
         raise RunError(f"{shlex.join(command)} failed: {last_line(done.stderr)}")
     result: dict[str, Any] = json.loads(last_line(done.stdout))
     return result
+
+
+def trained(words: Sequence[object], path: Path, timeout: float) -> Run:
+    """The run that a `manyhands` command makes in `path`."""
+    command = manyhands(*words, "--dir", path, "--quiet")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode:
+        raise RunError(f"{shlex.join(command)} failed: {last_line(done.stderr)}")
+    return Run(path)
 
 
 def at_least_one(text: str) -> int:

@@ -26,10 +26,6 @@ FIRE = 1
 """Where that button is in the actions of every game that has it."""
 
 
-def is_atari(env_id: str) -> bool:
-    return env_id.startswith("ALE/") or env_id.endswith("NoFrameskip-v4")
-
-
 def make(env_id: str, arguments: dict[str, Any]) -> "AtariEnv":
     """`ALE/Breakout-v5` repeats an action with probability 0.25, `BreakoutNoFrameskip-v4` never."""
     found = re.fullmatch(r"ALE/(\w+)-v5|(\w+)NoFrameskip-v4", env_id)

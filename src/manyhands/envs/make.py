@@ -35,7 +35,7 @@ SMALLEST_IMAGE = 3
 def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -> Env:
     """The environment that `config` names, or the one that `callable_env` makes."""
     arguments = {**config.kwargs, **extra}
-    if callable_env is None and atari.is_atari(config.id):
+    if callable_env is None and config.family == "Atari":
         return atari.make(config.id, arguments)
     if callable_env is None and _is_callable_path(config.id):
         callable_env = imported(config.id, "environment")
@@ -53,7 +53,7 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
     try:
         # The collector checks every observation itself; Gymnasium's checker would only slow it down.
         env = gymnasium.make(_spec(config.id), disable_env_checker=True, **arguments)
-        return Forgetful(env) if config.id.startswith(MINATAR) else env
+        return Forgetful(env) if config.family == "MinAtar" else env
     except ManyhandsError:
         raise
     except ModuleNotFoundError as error:
