@@ -10,9 +10,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from manyhands.agent import judge
+from manyhands.collect.collector import Lane
 from manyhands.config import Config, EnvConfig
 from manyhands.envs import atari
-from manyhands.envs.make import describe, make
+from manyhands.envs.make import describe, make, start
 from manyhands.errors import UsageError
 from manyhands.experience import LIFE_LOST
 from manyhands.runs.store import LAST
@@ -189,3 +190,36 @@ def test_trains_from_pixels_judges_whole_games_and_films_them(algo: str, tmp_pat
     assert result.returns[0] >= 0
     record(run, tmp_path / "film.mp4")
     assert (tmp_path / "film.mp4").stat().st_size > 1000
+
+
+def test_a_later_game_begins_alike_whether_or_not_those_before_were_played() -> None:
+    config = resolve("BreakoutNoFrameskip-v4", "dqn", None, ({"run": {"seed": 4}},))
+    task = plan(config).task
+    played_on, jumped = (Lane(task, 3, lambda: make(BREAKOUT)) for _ in range(2))
+    seeds, starts = set(), []
+    for episode in range(18):  # past the second seed
+        starts.append(played_on.begin(episode).copy())
+        seeds.add(played_on.seed)
+        for step in range(8):
+            starts[-1] = np.concatenate([starts[-1], played_on.env.step(step % 4)[0]])
+    assert len(seeds) == 2
+    for episode in (5, 17, 2):
+        again = jumped.begin(episode).copy()
+        for step in range(8):
+            again = np.concatenate([again, jumped.env.step(step % 4)[0]])
+        assert np.array_equal(again, starts[episode])
+    assert len({start.tobytes() for start in starts}) > 5
+
+
+def test_games_that_play_at_once_play_the_same() -> None:
+    alone, together = ([make(BREAKOUT) for _ in range(3)] for _ in range(2))
+    for group in (alone, together):
+        for number, env in enumerate(group):
+            env.reset(seed=number)
+    for step in range(30):
+        actions = [(step + number) % 4 for number in range(3)]
+        start(together, actions)
+        for one, other, action in zip(alone, together, actions, strict=True):
+            here, there = one.step(action), other.step(action)
+            assert np.array_equal(here[0], there[0])
+            assert here[1:] == there[1:]

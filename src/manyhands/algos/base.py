@@ -228,7 +228,7 @@ class OnPolicy:
             self.learning_rate = config.learning_rate * left**config.anneal_power
         if config.log_std_end is not None and "log_std" in self.net.views:
             start, end = self.spec.head("log_std").gain, config.log_std_end
-            self.net.views["log_std"].detach().fill_(end + left * (start - end))
+            self.net.views["log_std"].fill_(end + left * (start - end))
         batch = self.assemble(trajectories)
         self.steps += batch.reward.size
         advantage = returns.gae(

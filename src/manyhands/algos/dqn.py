@@ -98,7 +98,7 @@ class DQN:
         self._scale(trajectories)
         metrics = self._catch_up()
         rungs = torch.from_numpy(epsilons(self.config, self.steps, self.lanes))
-        self.net.views["epsilon"].detach().copy_(rungs)
+        self.net.views["epsilon"].copy_(rungs)
         self.version += 1
         self.net.check_finite(self.steps)
         return {

@@ -22,6 +22,7 @@ from manyhands.policy import Weights
 
 NOISE_ROWS = 32
 """Steps for which noise is drawn at once."""
+NOWHERE = -1
 TEST_LANES = 8
 """Episodes of a test that a worker plays side by side."""
 
@@ -36,6 +37,8 @@ class Lane:
         self.index = index  # among all lanes of the run
         self.make_env = make_env
         self.env = make_env()
+        self.per_seed: int = getattr(self.env.unwrapped, "episodes_per_seed", 1)
+        self.stands_at = NOWHERE  # the episode that the environment has begun by itself
         self.episode = -1
         self.total = 0.0
         self.length = 0
@@ -43,18 +46,26 @@ class Lane:
 
     @property
     def seed(self) -> int:
-        return env_seed(self.task.seed, self.index, self.episode)
+        """Of this episode, or of a few that follow one another where a seed is dear."""
+        return env_seed(self.task.seed, self.index, self.episode - self.episode % self.per_seed)
 
     def begin(self, episode: int) -> Any:
         """Starts an episode and returns its first observation."""
         self.episode = episode
         self.total, self.length = 0.0, 0
         self.rng = action_stream(self.task.seed, self.index, episode)
-        obs, _ = self.env.reset(seed=self.seed)
+        after_seed = episode % self.per_seed
+        goes_on = after_seed > 0 and self.stands_at == episode - 1
+        self.stands_at = NOWHERE
+        obs, _ = self.env.reset() if goes_on else self.env.reset(seed=self.seed)
+        for _ in range(0 if goes_on else after_seed):
+            obs, _ = self.env.reset()
+        self.stands_at = episode
         return obs
 
     def rebuild(self) -> None:
         """A new environment in place of one that failed; the old one may fail at closing, too."""
+        self.stands_at = NOWHERE
         with suppress(Exception):
             self.env.close()
         self.env = self.make_env()
@@ -159,6 +170,7 @@ class Shard:
         """Steps every lane once; an environment that raises is replaced and its episode cut."""
         progress, encode, rows = self.progress, self.encode, self.obs
         rewards: list[float] = []
+        envs.start([lane.env for lane in self.lanes], actions)
         for i, lane in enumerate(self.lanes):
             progress[LANE], progress[EPISODE] = i, lane.episode
             progress[BEATS] += 1
@@ -286,7 +298,7 @@ class Shard:
             ("last_obs", out["last_obs"][None]),
             ("reward", out["reward"]),
         ):
-            if not np.isfinite(array).all():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
                 t, i = np.argwhere(~np.isfinite(array))[0][:2]
                 self._fail_at(len(out["obs"]) if name == "last_obs" else int(t), int(i), name, out)
         finals = out["final_obs"][: self.finals]

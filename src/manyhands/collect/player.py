@@ -79,9 +79,10 @@ class Player:
                 for lane in range(lanes):
                     noise[lane] = self.action.noise(streams[lane], 1)[0]
             actions = self.decode(self.action.choose(outputs, strays, noise))
-            for lane, episode in enumerate(playing):
-                if episode < 0:
-                    continue
+            busy = [lane for lane, episode in enumerate(playing) if episode >= 0]
+            envs.start([self.envs[lane] for lane in busy], [actions[lane] for lane in busy])
+            for lane in busy:
+                episode = playing[lane]
                 stepped = self._step(lane, actions[lane], seed, first + episode)
                 if stepped is None:  # it failed: another one in its place, from its beginning
                     failures += 1

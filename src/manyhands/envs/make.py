@@ -101,6 +101,13 @@ def make_to_play(config: EnvConfig, callable_env: MakeEnv | None = None) -> Env:
     return env
 
 
+def start(playing: list[Env], actions: list[Any]) -> None:
+    """Begins a step in all of them at once, where they can play without us. Each is ended by its `step`."""
+    if playing and isinstance(playing[0], atari.AtariEnv):
+        for env, action in zip(playing, actions, strict=True):
+            env.start(action)  # type: ignore[attr-defined]
+
+
 def _spec(env_id: str) -> str | EnvSpec:
     """Without Gymnasium's guard against a step before the first reset, which costs a microsecond a step.
 

@@ -42,7 +42,10 @@ class Adam:
 
     def clip(self, norm: float) -> None:
         """Shortens the gradient to a length of `norm` at the most."""
-        factor = norm / (self.gradient.norm() + 1e-6)
+        gradient = self.gradient
+        # torch's norm takes care not to overflow, which for a long vector costs three times the time.
+        length = gradient.norm() if self.fused is None else gradient.dot(gradient).sqrt()
+        factor = norm / (length + 1e-6)
         if factor < 1:
             self.gradient.mul_(factor)
 

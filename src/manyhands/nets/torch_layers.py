@@ -1,0 +1,205 @@
+"""The layers of a network in torch, forward and backward without autograd.
+
+Every layer is views of one flat vector, and adds its gradients to views of another.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from manyhands.policy import Activation
+
+MINUS_ONE = torch.tensor(-1.0)
+LARGE = 2**18
+"""Numbers of a dense layer from which on its inputs' gradient is found faster turned round."""
+FEW_CHANNELS = 8
+"""Up to this many input channels torch's own gradient of a kernel is the faster one."""
+
+
+def activate(outputs: Tensor, activation: Activation) -> Tensor:
+    """In place: nobody needs what went into it."""
+    if activation == "tanh":
+        return outputs.tanh_()
+    return outputs.relu_() if activation == "relu" else outputs
+
+
+def before_activation(gradient: Tensor, outputs: Tensor, activation: Activation) -> Tensor:
+    """The gradient of what went into an activation, given that of its outputs."""
+    if activation == "tanh":
+        gradient = torch.ops.aten.tanh_backward(gradient, outputs)
+    elif activation == "relu":
+        gradient = torch.ops.aten.threshold_backward(gradient, outputs, 0)
+    return gradient
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """Images [B, channels, height, width] that lie channels_last, as do the kernels."""
+
+    weight: Tensor  # [out, in, side, side]
+    bias: Tensor  # [out]
+    of_weight: Tensor
+    of_bias: Tensor
+    stride: int
+    activation: Activation
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = functional.conv2d(inputs, self.weight, self.bias, stride=self.stride)
+        return activate(outputs, self.activation)
+
+    def backward(self, inputs: Tensor, outputs: Tensor, gradient: Tensor, wanted: bool) -> Tensor | None:
+        """Adds to the gradients; also that of the inputs, where it is wanted."""
+        gradient = before_activation(gradient, outputs, self.activation)
+        many = self.weight.shape[1] > FEW_CHANNELS
+        if many:
+            self._add_by_patches(inputs, gradient)
+        of_inputs, of_weight, of_bias = torch.ops.aten.convolution_backward(
+            gradient,
+            inputs,
+            self.weight,
+            [len(self.bias)],
+            [self.stride] * 2,
+            [0, 0],
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [wanted, not many, not many],
+        )
+        if not many:
+            self.of_weight.add_(of_weight)
+            self.of_bias.add_(of_bias)
+        return of_inputs if wanted else None
+
+    def _add_by_patches(self, inputs: Tensor, gradient: Tensor) -> None:
+        """One product with all patches of the images that the kernels have looked at."""
+        count, _, height, width = gradient.shape
+        out, channels, *sides = self.weight.shape
+        n, y, x, c = inputs.permute(0, 2, 3, 1).stride()
+        shape = (count, height, width, *sides, channels)
+        stride = (n, self.stride * y, self.stride * x, y, x, c)
+        patches = inputs.as_strided(shape, stride).reshape(count * height * width, -1)
+        rows = gradient.permute(0, 2, 3, 1).reshape(-1, out)
+        self.of_weight.permute(0, 2, 3, 1).view(out, -1).add_(torch.mm(patches.t(), rows).t())
+        self.of_bias.add_(rows.sum(0))
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """The same layer of H heads side by side: of a small network, most of the time is the number of calls."""
+
+    weight: Tensor  # [H, in, out]
+    bias: Tensor  # [H, 1, out]
+    of_weight: Tensor
+    of_bias: Tensor
+    activation: Activation
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[H, B, out] from [H, B, in]."""
+        # tanh x = 2 sigmoid(2 x) - 1: torch's sigmoid is three times as fast as its tanh.
+        twice = 2 if self.activation == "tanh" else 1
+        outputs = torch.baddbmm(self.bias, inputs, self.weight, beta=twice, alpha=twice)
+        if self.activation == "tanh":
+            return torch.add(MINUS_ONE, outputs.sigmoid_(), alpha=2, out=outputs)
+        return activate(outputs, self.activation)
+
+    def backward(self, inputs: Tensor, outputs: Tensor, gradient: Tensor, wanted: bool) -> Tensor | None:
+        """Adds to the gradients; also that of the inputs [H, B, in], where it is wanted."""
+        gradient = before_activation(gradient, outputs, self.activation)
+        self.of_weight.baddbmm_(inputs.transpose(1, 2), gradient)
+        self.of_bias.add_(gradient.sum(1, keepdim=True))
+        if not wanted:
+            return None
+        if self.weight.numel() >= LARGE:
+            return torch.bmm(self.weight, gradient.transpose(1, 2)).transpose(1, 2)
+        return torch.bmm(gradient, self.weight.transpose(1, 2))
+
+
+class Trunk:
+    """Layers one after the other: convolutions, then dense ones."""
+
+    def __init__(self, layers: Sequence[ConvLayer | DenseLayer]) -> None:
+        self.layers = layers
+        self.passed: list[tuple[Tensor, Tensor]] = []  # what went into every layer, and what came out
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[B, n]."""
+        self.passed = []
+        for layer in self.layers:
+            if isinstance(layer, DenseLayer):
+                inputs = flat(inputs)[None]
+            outputs = layer.forward(inputs)
+            self.passed.append((inputs, outputs))
+            inputs = outputs[0] if isinstance(layer, DenseLayer) else outputs
+        return flat(inputs)
+
+    def backward(self, gradient: Tensor) -> None:
+        """Adds to the gradients of all layers, given that of the outputs."""
+        for number, layer in reversed(list(enumerate(self.layers))):
+            inputs, outputs = self.passed[number]
+            of_inputs = layer.backward(inputs, outputs, _shaped(gradient, outputs), number > 0)
+            if of_inputs is not None:
+                gradient = of_inputs
+
+
+def flat(hidden: Tensor) -> Tensor:
+    """[B, n]. What convolutions make lies channels_last, so in that order it need not be copied."""
+    return (hidden.permute(0, 2, 3, 1) if hidden.ndim == 4 else hidden).flatten(1)
+
+
+def _shaped(gradient: Tensor, like: Tensor) -> Tensor:
+    """From [B, n] or [1, B, n] back to what was made flat; what has its shape already stays."""
+    if like.ndim == 4 and gradient.ndim < 4:
+        count, channels, height, width = like.shape
+        return gradient.reshape(count, height, width, channels).permute(0, 3, 1, 2)
+    return gradient.reshape(like.shape)
+
+
+class DenseHeads:
+    """Dense heads, their hidden layers multiplied side by side."""
+
+    def __init__(self, hidden: list[DenseLayer], last: list[DenseLayer]) -> None:
+        self.hidden, self.last, self.count = hidden, last, len(last)
+        self.values: list[Tensor] = []  # [H, B, n] each, what went into every layer
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        self.values = [inputs.expand(len(self.last), *inputs.shape)]
+        for layer in self.hidden:
+            self.values.append(layer.forward(self.values[-1]))
+        # Few outputs for many rows: three times as fast with the outputs as rows, turned round again.
+        return [
+            torch.addmm(layer.bias[0].t(), layer.weight[0].t(), value.t()).t()
+            for layer, value in zip(self.last, self.values[-1].unbind(), strict=True)
+        ]
+
+    def backward(self, gradients: Sequence[Tensor], wanted: bool) -> Tensor | None:
+        """Adds to the flat gradient; also the gradient of the inputs [B, n], where it is wanted."""
+        values = self.values
+        gradient = torch.empty(values[-1].shape)
+        for k, (layer, of_output) in enumerate(zip(self.last, gradients, strict=True)):
+            layer.of_weight[0].add_(torch.mm(of_output.t(), values[-1][k]).t())
+            layer.of_bias[0, 0].add_(of_output.sum(0))
+            torch.mm(of_output, layer.weight[0].t(), out=gradient[k])
+        for i in reversed(range(len(self.hidden))):
+            of_inputs = self.hidden[i].backward(values[i], values[i + 1], gradient, wanted or i > 0)
+            if of_inputs is not None:
+                gradient = of_inputs
+        return gradient.sum(0) if wanted else None
+
+
+class FreeHead:
+    """A head that ignores the input."""
+
+    count = 1
+
+    def __init__(self, value: Tensor, gradient: Tensor) -> None:
+        self.value, self.gradient = value, gradient
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        return [self.value]
+
+    def backward(self, gradients: Sequence[Tensor], wanted: bool) -> None:
+        self.gradient.add_(gradients[0])
