@@ -21,6 +21,8 @@ examples:
   manyhands broker                                    a private RabbitMQ node, to try this:
   manyhands worker amqp://user:password@host/         on any machine: play for whoever asks
   manyhands train CartPole-v1 --channel amqp://...    train with those workers
+  manyhands parent LunarLander-v3                     average the weights of small machines
+  manyhands child ws://host:8765                      be one of them
   manyhands lto ackley                                learn to optimise a function
   manyhands runs                                      list the runs under runs/
   manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
@@ -50,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
     _add_play(commands)
     _add_worker(commands)
     _add_broker(commands)
+    _add_parent(commands)
+    _add_child(commands)
     commands.add_parser("lto", help="learn to optimise a function: train, predict, export, plot, judge")
     commands.add_parser("runs", help="list the runs under runs/").add_argument("--debug", action="store_true")
     show = commands.add_parser("show", help="a run's settings, result and learning curve")
@@ -71,7 +75,7 @@ def _add_train(commands: Any) -> None:
     )
     train.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
     train.add_argument(
-        "--algo", help="ppo, a2c, reinforce, impala, clone, dqn or apex (default: the recipe's)"
+        "--algo", help="ppo, a2c, reinforce, impala, clone, dqn, apex or a3c (default: the recipe's)"
     )
     train.add_argument(
         "--workers", type=int, help="worker processes; 0 = inside this process (default: cores)"
@@ -79,6 +83,11 @@ def _add_train(commands: Any) -> None:
     train.add_argument(
         "--mode",
         help="sync (lag 0), pipelined (default: collects while it learns, lag exactly 1) or async",
+    )
+    train.add_argument(
+        "--barrier",
+        choices=("on", "off"),
+        help="a3c: whether cores wait for one another after every episode (default: on)",
     )
     train.add_argument(
         "--channel",
@@ -170,6 +179,70 @@ def _add_broker(commands: Any) -> None:
     broker.add_argument("--tls-cert", type=Path, help="speak TLS, with this certificate")
     broker.add_argument("--tls-key", type=Path, help="and this key")
     broker.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _add_parent(commands: Any) -> None:
+    parent = commands.add_parser(
+        "parent",
+        help="average the weights of children on other machines",
+        description="Holds one network, and averages it with what its children send after every episode: "
+        "theta <- (1 - alpha) theta + alpha theta_child, and on the child's side the same with beta. "
+        "Children come and go as they like. Settings are those of `manyhands train`.",
+    )
+    parent.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
+    parent.add_argument("--algo", help="what the children learn with (default: a3c)")
+    parent.add_argument("--alpha", type=float, help="share of a child in the parent (default: 0.9)")
+    parent.add_argument("--beta", type=float, help="share of the parent in a child (default: 0)")
+    parent.add_argument("--exchanges", type=_whole, help="end after this many (default: 2000)")
+    parent.add_argument("--every", type=_whole, help="a child's steps between two (default: every update)")
+    parent.add_argument("--format", help="how weights travel: float32 (default), float16 or int8")
+    parent.add_argument("--max-step", type=float, help="how far one exchange may move the parent")
+    parent.add_argument(
+        "--parent-hogwild", dest="hogwild", action="store_true", default=None, help="take no turns"
+    )
+    parent.add_argument("--checkpoint-every", type=_whole, help="exchanges between two (default: 100)")
+    parent.add_argument(
+        "--listen", default="127.0.0.1:8765", metavar="HOST:PORT", help="(default: 127.0.0.1:8765; 0: any)"
+    )
+    parent.add_argument("--token-file", type=Path, help="children must know its first line")
+    parent.add_argument("--tls-cert", type=Path, help="speak TLS, with this certificate")
+    parent.add_argument("--tls-key", type=Path, help="and this key")
+    parent.add_argument(
+        "--silence", type=float, default=600.0, help="seconds after which a silent child is sent away (600)"
+    )
+    parent.add_argument("--seed", type=int, help="of the first weights (default: 0)")
+    parent.add_argument("--name", help="a name for the run, under runs/")
+    parent.add_argument("--dir", type=Path, help="a directory for the run, anywhere")
+    parent.add_argument("--resume", metavar="RUN", help="go on with a run, by name or path")
+    parent.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help="as in train"
+    )
+    parent.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file")
+    parent.add_argument("--quiet", action="store_true", help="no progress and no report")
+    parent.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _add_child(commands: Any) -> None:
+    child = commands.add_parser(
+        "child",
+        help="train on this machine for a parent elsewhere",
+        description="Joins a parent, learns from it what to train, trains with all cores, and exchanges "
+        "weights. It comes back by itself when the connection is lost; Ctrl-C ends it.",
+    )
+    child.add_argument("url", metavar="URL", help="ws://host:8765, or wss:// for TLS")
+    child.add_argument("--cores", type=int, default=0, help="processes that train (default: all cores)")
+    child.add_argument("--token-file", type=Path, help="the parent's token")
+    child.add_argument("--tls-ca", type=Path, help="a certificate to trust, such as the parent's own")
+    child.add_argument("--name", help="how the parent calls this child (default: host and a few letters)")
+    child.add_argument(
+        "--allow-env",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="play environments that import a module, such as 'my_module:*'; without it none are",
+    )
+    child.add_argument("--quiet", action="store_true", help="no progress; faults still go to stderr")
+    child.add_argument("--debug", action="store_true", help="show tracebacks")
 
 
 def _whole(text: str) -> int:

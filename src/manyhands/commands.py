@@ -30,6 +30,8 @@ def run(options: argparse.Namespace) -> None:
         "play": play,
         "worker": worker,
         "broker": broker,
+        "parent": averaging,
+        "child": averaging,
         "runs": runs,
         "show": show,
         "bench": bench,
@@ -71,6 +73,10 @@ def train(options: argparse.Namespace) -> None:
                 f"several executors share the data as it comes, so --mode is async, not {options.mode}"
             )
         options.mode = "async"
+    if options.barrier is not None:
+        if options.mode is not None:
+            raise UsageError("--barrier on is --mode sync, and off is async; give one of them")
+        options.mode = "sync" if options.barrier == "on" else "async"
     names = ("workers", "mode", "steps", "until", "seed", "cpus_per_worker")
     named = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     overrides = (*(parse_override(text) for text in options.set), {"run": named})
@@ -126,7 +132,8 @@ def worker(options: argparse.Namespace) -> None:
         from manyhands.roles.daemon import Daemon, default_name
     except ModuleNotFoundError as error:
         raise UsageError(f"a worker needs {error.name}; pip install 'manyhands[amqp]'") from error
-    from manyhands.training import CHANNEL_VARIABLE, usable_cores
+    from manyhands.settings import usable_cores
+    from manyhands.training import CHANNEL_VARIABLE
 
     url = options.url or os.environ.get(CHANNEL_VARIABLE)
     if not url:
@@ -166,6 +173,12 @@ def broker(options: argparse.Namespace) -> None:
             time.sleep(0.2)
             if node.process is None or node.process.poll() is not None:
                 raise RunError("RabbitMQ has ended by itself")
+
+
+def averaging(options: argparse.Namespace) -> None:
+    from manyhands.averaging import commands
+
+    (commands.parent if options.command == "parent" else commands.child)(options)
 
 
 def runs(options: argparse.Namespace) -> None:

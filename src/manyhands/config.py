@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from manyhands.algos.configs import ALGORITHMS, AlgoConfig, DqnConfig, PpoConfig
+from manyhands.algos.configs import ALGORITHMS, AlgoConfig, DqnConfig, HogwildConfig, PpoConfig
 from manyhands.checks import not_negative, positive, require, unit
 from manyhands.errors import UsageError, near
 
@@ -58,11 +58,14 @@ class NetConfig:
     """Bounded continuous actions through tanh instead of clipping."""
     state_std: bool = False
     """Let a gaussian policy's spread depend on the state, not only on time."""
+    initial_std: float = 0.0
+    """Weights and biases start normally distributed with this deviation; 0: weights orthogonal, biases 0."""
 
     def __post_init__(self) -> None:
         ok = all(isinstance(size, int) and 0 < size <= 65536 for size in self.hidden)
         require(ok, "net.hidden", list(self.hidden), "a list of sizes such as [64, 64]")
         require(math.isfinite(self.log_std), "net.log_std", self.log_std, "a number")
+        not_negative(self, "net", "initial_std")
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
     net: NetConfig = field(default_factory=NetConfig)
     collect: CollectConfig = field(default_factory=CollectConfig)
-    algo: AlgoConfig | DqnConfig = field(default_factory=PpoConfig)
+    algo: AlgoConfig | DqnConfig | HogwildConfig = field(default_factory=PpoConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
     @classmethod

@@ -94,10 +94,11 @@ class Trajectory:
     episode_return: Array  # [E] of the episodes that ended here
     episode_length: Array  # [E]
     seconds: float = 0.0  # spent on playing
+    played: int = 0  # steps, where they were learned from on the spot and the arrays do not hold them
 
     @property
     def steps(self) -> int:
-        return int(self.reward.size)
+        return self.played or int(self.reward.size)
 
     @property
     def done(self) -> Array:

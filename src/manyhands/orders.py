@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from manyhands import wire
+from manyhands.algos.configs import A3cConfig, HogwildConfig
 from manyhands.config import EnvConfig
 from manyhands.errors import UsageError, WireError
 from manyhands.experience import Array, Evaluation, Layout, ShardState, Trajectory
@@ -26,6 +27,7 @@ class Task:
     layout: Layout
     seed: int
     random_lanes: int = 0  # of every shard, the first ones: they ignore the policy
+    hogwild: HogwildConfig | None = None  # how shards learn, where they do so by themselves
 
     def to_message(self) -> wire.Message:
         layout = {
@@ -43,6 +45,7 @@ class Task:
             "layout": layout,
             "seed": self.seed,
             "random_lanes": self.random_lanes,
+            "hogwild": asdict(self.hogwild) if self.hogwild is not None else None,
         }
         return wire.Message("task", self.spec.schema, meta)
 
@@ -65,6 +68,7 @@ class Task:
                 layout=Layout(**layout),
                 seed=int(message.meta["seed"]),
                 random_lanes=int(message.meta["random_lanes"]),
+                hogwild=A3cConfig(**hogwild) if (hogwild := message.meta["hogwild"]) is not None else None,
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError, UsageError) as error:
             raise WireError(f"not a task: {error!r}") from error

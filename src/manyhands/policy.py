@@ -170,13 +170,15 @@ class NetSpec:
         kernels = KERNELS if any(isinstance(layer, Conv) for layer in self.trunk) else ""
         return hashlib.sha256((self.to_json() + kernels).encode()).hexdigest()[:16]
 
-    def initial_vector(self, seed: int) -> Float32:
-        """Orthogonal weights (Saxe et al. 2014) with each layer's gain, zero biases."""
+    def initial_vector(self, seed: int, deviation: float = 0.0) -> Float32:
+        """Orthogonal weights (Saxe et al. 2014) with each layer's gain, zero biases; or all normal."""
         rng = np.random.default_rng(seed)
         vector = np.zeros(self.size, np.float32)
         for parameter in self.parameters:
             target = vector[parameter.offset : parameter.end].reshape(parameter.shape)
-            if parameter.kind == "weight":
+            if deviation and parameter.kind in ("weight", "bias"):
+                target[...] = rng.normal(0.0, deviation, parameter.shape)
+            elif parameter.kind == "weight":
                 target[...] = _orthogonal(rng, parameter.shape, parameter.gain)
             else:
                 target[...] = parameter.gain

@@ -1,14 +1,16 @@
 """Where a run's settings come from: recipe or general ones, then a file, then overrides."""
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from manyhands.algos.configs import ALGORITHMS
-from manyhands.config import Config, EnvConfig, check_sections
+from manyhands.algos.configs import ALGORITHMS, HogwildConfig
+from manyhands.config import CollectConfig, Config, EnvConfig, check_sections
 from manyhands.errors import UsageError
 
 
@@ -61,7 +63,17 @@ GENERAL_VALUES: dict[str, Any] = {
 GENERAL_DQN = {"algo": {"epsilon": 0.05, "epsilon_steps": 50_000, "double": True}}
 
 
+GENERAL_HOGWILD: dict[str, Any] = {
+    "net": {"hidden": [128]},
+    "algo": {"optimizer": "adam", "learning_rate": 1e-3, "average": True, "max_grad_norm": 0.5},
+    "run": {"mode": "sync", "max_lag": 1_000_000},
+}
+"""For cores that learn together. Their rounds of episodes are versions, of which none is too old."""
+
+
 def general(algo: str | None) -> dict[str, Any]:
+    if algo == "a3c":
+        return GENERAL_HOGWILD
     if algo == "dqn":
         return merge(GENERAL_VALUES, GENERAL_DQN)
     return GENERAL_VALUES if algo == "apex" else GENERAL
@@ -99,4 +111,19 @@ def resolve(
     named: dict[str, Any] = {"env": {"id": env_id}}
     if algo is not None:
         named["run"] = {"algo": algo}
-    return Config.from_plain(merge(base, given, named))
+    return _by_core(Config.from_plain(merge(base, given, named)))
+
+
+def _by_core(config: Config) -> Config:
+    """Where cores learn by themselves, each is a shard of one lane."""
+    if not isinstance(config.algo, HogwildConfig):
+        return config
+    cores = config.run.workers if config.run.workers >= 0 else usable_cores()
+    return replace(config, collect=CollectConfig(shards=max(1, cores), lanes=1, steps=1))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, which a container or `taskset` may have limited."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
-from manyhands.algos.configs import DqnConfig
+from manyhands.algos.configs import DqnConfig, HogwildConfig
 from manyhands.algos.replay import check_memory
 from manyhands.channels.base import ExecutorChannel
 from manyhands.collect.streams import INIT, mix
@@ -22,11 +22,12 @@ from manyhands.config import Config
 from manyhands.envs import lto
 from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
-from manyhands.experience import LIFE_LOST, Evaluation, Layout
+from manyhands.experience import LIFE_LOST, Evaluation, Layout, Trajectory
 from manyhands.nets.build import actor_critic, q_network
 from manyhands.orders import Task
-from manyhands.policy import ActionSpec, NetSpec, Weights
+from manyhands.policy import ActionSpec, Float32, NetSpec, Weights
 from manyhands.roles.executor import Executor, Listener
+from manyhands.roles.hogwild import HogwildLearner
 from manyhands.runs import store
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.journal import Journal
@@ -34,6 +35,7 @@ from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.progress import Progress
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
+from manyhands.settings import usable_cores
 
 CHANNEL_VARIABLE = "MANYHANDS_CHANNEL"
 """Where a broker's address may be given, too: unlike arguments, not everyone can read it."""
@@ -56,7 +58,7 @@ class Plan:
         return self.task.spec
 
     def first_weights(self) -> Weights:
-        vector = self.spec.initial_vector(mix(self.config.run.seed, INIT))
+        vector = self.spec.initial_vector(mix(self.config.run.seed, INIT), self.config.net.initial_std)
         return Weights(0, vector, self.spec.schema)
 
 
@@ -82,7 +84,10 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
         spec = q_network(config.net, spaces, config.collect.shards * config.collect.lanes)
     else:
         spec = actor_critic(config.net, spaces)
-    task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes)
+    hogwild = config.algo if isinstance(config.algo, HogwildConfig) else None
+    if hogwild is not None and spaces.obs.image:
+        raise UsageError(f"{config.run.algo} learns with dense networks, and {config.env.id} shows pictures")
+    task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes, hogwild)
     return Plan(config, spaces, task, solved_at, callable_env)
 
 
@@ -105,6 +110,10 @@ def open_channel(plan: Plan, broker: str | None, path: Path) -> ExecutorChannel:
     config = plan.config
     workers = config.run.workers if config.run.workers >= 0 else usable_cores()
     workers = min(workers, config.collect.shards)
+    if broker is not None and plan.task.hogwild is not None:
+        raise UsageError(
+            f"{config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
+        )
     if broker is not None and broker.startswith("ray"):
         return _open_ray(plan, broker, max(1, workers))
     if broker is not None:
@@ -161,13 +170,6 @@ def _open_ray(plan: Plan, address: str, workers: int) -> ExecutorChannel:
     )
 
 
-def usable_cores() -> int:
-    """Cores that this process may use, which a container or `taskset` may have limited."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 Judge = Callable[[Weights], dict[str, float]]
 """Measures every new version of the weights by means of its own."""
 
@@ -196,6 +198,8 @@ class _LateLearner:
         self.plan, self.first, self.resumed = plan, weights, resumed
         self.journal, self.judge = journal, judge
         self.algorithm: Any = None
+        assert not isinstance(plan.config.algo, HogwildConfig)
+        self.algo = plan.config.algo
 
     def weights(self) -> Weights:
         made: Weights = self.algorithm.weights() if self.algorithm else self.first
@@ -208,6 +212,9 @@ class _LateLearner:
             metrics: dict[str, float] = self.load().learn(trajectories)
         return {**metrics, **self.judge(self.weights())} if self.judge is not None else metrics
 
+    def replace(self, vector: Float32) -> None:
+        self.load().net.load(vector)
+
     def load(self) -> Any:
         if self.algorithm is None:
             from manyhands.algos.base import learner
@@ -215,7 +222,7 @@ class _LateLearner:
             config = self.plan.config
             self.algorithm = learner(
                 config.run.algo,
-                config=config.algo,
+                config=self.algo,
                 spec=self.plan.spec,
                 layout=self.plan.task.layout,
                 shards=config.collect.shards,
@@ -230,6 +237,31 @@ class _LateLearner:
         return self.algorithm
 
 
+class Exchange(Protocol):
+    """Who else has a say in the weights."""
+
+    def after(self, learner: "_LateLearner | HogwildLearner", trajectories: list[Trajectory]) -> None:
+        """Called after every update; may replace the learner's weights."""
+
+    def bind(self, stop: Callable[[], None], said: Callable[[str], None]) -> None:
+        """Told before the first update how to end the run, and how to say something."""
+
+
+class _Exchanging:
+    """A learner whose every update somebody else hears of."""
+
+    def __init__(self, learner: "_LateLearner | HogwildLearner", exchange: Exchange) -> None:
+        self.learner, self.exchange = learner, exchange
+
+    def weights(self) -> Weights:
+        return self.learner.weights()
+
+    def learn(self, trajectories: list[Trajectory]) -> dict[str, float]:
+        metrics = self.learner.learn(trajectories)
+        self.exchange.after(self.learner, trajectories)
+        return metrics
+
+
 def train(
     config: Config,
     name: str | None = None,
@@ -239,15 +271,20 @@ def train(
     view: View | None = None,
     channel: str | None = None,
     executors: int = 1,
+    exchange: Exchange | None = None,
+    start: Weights | None = None,
 ) -> Run:
-    """Trains, and returns the run. Ctrl-C stops cleanly. `channel` is a broker, a Ray cluster, or none."""
+    """Trains, and returns the run. Ctrl-C stops cleanly. `channel` is a broker, a Ray cluster, or none.
+
+    `start` is what a new run begins with instead of random weights.
+    """
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
     with ExitStack() as held:
         if resume is not None:
             held.enter_context(resume.lock())
         resumed = _last_checkpoint(resume, planned)
-        first = resumed.weights if resumed is not None else planned.first_weights()
+        first = resumed.weights if resumed is not None else start or planned.first_weights()
         run = resume or store.create(path, config)
         try:
             opened = open_channel(planned, channel, run.path)
@@ -263,7 +300,7 @@ def train(
         for number in range(2, executors + 1):
             assert channel is not None
             held.enter_context(_another_executor(channel, run.path, number))
-        _execute(planned, run, opened, first, resumed, view or View(quiet=True))
+        _execute(planned, run, opened, first, resumed, view or View(quiet=True), exchange)
         opened.finish("the run is over")
         run.save_books(opened.books())  # with the workers' last reports
     return run
@@ -331,10 +368,17 @@ def _execute(
     first: Weights,
     resumed: Checkpoint | None,
     view: View,
+    exchange: Exchange | None = None,
 ) -> Executor:
     config = plan.config
     journal = Journal(run.path / "memory", plan.task.layout, plan.spec.schema)
-    learner = _LateLearner(plan, first, resumed, journal, _judge(plan, run, first.version))
+    learner: _LateLearner | HogwildLearner
+    if plan.task.hogwild is not None:
+        learner = HogwildLearner(channel.memory, plan.spec, first)  # type: ignore[attr-defined]
+        if resumed is not None and resumed.learner:
+            learner.load_state(resumed.learner)
+    else:
+        learner = _LateLearner(plan, first, resumed, journal, _judge(plan, run, first.version))
 
     def save(executor: Executor) -> None:
         learned = executor.weights.version > 0
@@ -364,7 +408,10 @@ def _execute(
     counts = Progress.from_plain(resumed.progress) if resumed is not None else None
     log = MetricsLog(run, counts.steps if counts else 0)
     listener = _Listeners(log, view)
-    executor = Executor(config, plan.task.layout, channel, learner, plan.solved_at, listener, save, save_best)
+    heard = learner if exchange is None else _Exchanging(learner, exchange)
+    executor = Executor(config, plan.task.layout, channel, heard, plan.solved_at, listener, save, save_best)
+    if exchange is not None:
+        exchange.bind(executor.stop, listener.said)
     if resumed is not None and counts is not None:
         executor.resume(counts, resumed.previous, resumed.shards)
     view.start(run, config, plan.solved_at)

@@ -238,6 +238,7 @@ def decode_trajectory(raw: bytes | memoryview, layout: Layout, schema: str) -> T
         version=_integer(message.meta, "version"),
         maker=maker,
         seconds=seconds,
+        played=0,
         columns={name: arrays[name] for name in layout.columns},
         **{name: arrays[name] for name in _TRAJECTORY_ARRAYS},
     )

@@ -228,7 +228,55 @@ class ApexConfig(DqnConfig):
     epsilon_ladder: float = 7.0
 
 
-ALGORITHMS: dict[str, type[AlgoConfig] | type[DqnConfig]] = {
+@dataclass(frozen=True)
+class HogwildConfig:
+    """What processes share that learn together on one vector without a lock (Niu et al. 2011)."""
+
+    columns: ClassVar[tuple[str, ...]] = ()
+    """They learn where they play, so nothing is noted down."""
+
+    optimizer: Literal["sgd", "rmsprop", "adam"] = "sgd"
+    """Its numbers are shared like the weights."""
+    learning_rate: float = 1e-4
+    momentum: float = 0.9
+    """sgd only."""
+    weight_decay: float = 0.0
+    """This part of every weight is added to its gradient."""
+    gamma: float = 0.99
+    """Discount of future rewards."""
+    max_grad_norm: float = 0.0
+    """Gradients are shortened to this length; 0 never shortens."""
+    reward_scale: float = 1.0
+    """Rewards are multiplied by this before learning."""
+    batch: int = 120
+    """Steps of a core, or drawn transitions, for one step of the optimizer."""
+    epsilon: float = 0.01
+    """Share of random actions."""
+    threads: int = 1
+    """Of each core's process."""
+
+    def __post_init__(self) -> None:
+        positive(self, "algo", "learning_rate", "reward_scale", "batch", "threads")
+        not_negative(self, "algo", "weight_decay", "max_grad_norm")
+        unit(self, "algo", "gamma", "epsilon", "momentum")
+
+
+@dataclass(frozen=True)
+class A3cConfig(HogwildConfig):
+    """Asynchronous advantage actor-critic (Mnih et al. 2016), with a barrier round every episode."""
+
+    entropy: float = 0.0
+    """Weight of the entropy bonus, against settling too early."""
+    value_weight: float = 1.0
+    average: bool = False
+    """Gradients are means over the steps of a batch, not sums."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        not_negative(self, "algo", "entropy", "value_weight")
+
+
+ALGORITHMS: dict[str, type[AlgoConfig] | type[DqnConfig] | type[HogwildConfig]] = {
     "ppo": PpoConfig,
     "a2c": A2cConfig,
     "reinforce": ReinforceConfig,
@@ -236,4 +284,5 @@ ALGORITHMS: dict[str, type[AlgoConfig] | type[DqnConfig]] = {
     "clone": CloneConfig,
     "dqn": DqnConfig,
     "apex": ApexConfig,
+    "a3c": A3cConfig,
 }

@@ -6,7 +6,6 @@ joins anew; the executors have noticed by then and have given its orders to othe
 """
 
 import asyncio
-import fnmatch
 import os
 import socket
 import threading
@@ -26,7 +25,7 @@ from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names, Repor
 from manyhands.collect.collector import Collector
 from manyhands.collect.signs import BUSY, HANG_TIMEOUT
 from manyhands.envs import make as envs
-from manyhands.errors import ManyhandsError, UsageError, WireError
+from manyhands.errors import ManyhandsError, WireError
 from manyhands.experience import Array, Trajectory
 from manyhands.orders import NEWEST, Fault, Notice, Order, Task, Trial, Verdict
 from manyhands.policy import Weights
@@ -279,10 +278,7 @@ class Hand:
         self._join(session)
 
     def _check_environment(self, task: Task) -> None:
-        """What imports a module must be allowed by the worker's owner."""
-        for name in envs.imports(task.env):
-            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.allowed):
-                raise UsageError(f"{name} is not allowed here; start the worker with --allow-env {name!r}")
+        envs.check_imports(task.env, self.allowed)
         envs.make(task.env).close()
 
     def _join(self, session: Session) -> None:

@@ -7,6 +7,7 @@ from threadpoolctl import threadpool_limits
 
 from manyhands.channels.base import WorkerStatus
 from manyhands.collect.collector import Collector
+from manyhands.collect.hogwild import SharedMemory
 from manyhands.envs.make import MakeEnv
 from manyhands.experience import Trajectory
 from manyhands.orders import NEWEST, Event, Fault, Notice, Order, Task, Trial
@@ -25,7 +26,11 @@ class InlineChannel:
         # One BLAS thread: small products gain nothing from more, and their bits must not depend on it.
         self.blas = threadpool_limits(1, "blas")
         self.layout = task.layout
-        self.collector = Collector(task, self.name, self._report, callable_env)
+        self.memory: SharedMemory | None = None
+        if task.hogwild is not None:
+            size = SharedMemory.size(task.spec, task.hogwild)
+            self.memory = SharedMemory(bytearray(size), task.spec, task.hogwild)
+        self.collector = Collector(task, self.name, self._report, callable_env, memory=self.memory)
         self.orders: deque[Order | Trial] = deque()
         self.events: deque[Fault | Notice] = deque()
         self.versions: dict[int, Weights] = {}

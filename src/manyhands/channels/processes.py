@@ -27,6 +27,7 @@ import cloudpickle
 from manyhands import wire
 from manyhands.channels import shared
 from manyhands.channels.base import WorkerStatus
+from manyhands.collect.hogwild import SharedMemory
 from manyhands.collect.signs import BEATS, BYTES, EPISODE, LANE
 from manyhands.envs.make import MakeEnv
 from manyhands.errors import EnvError, RunError, WireError
@@ -125,6 +126,10 @@ class ProcessesChannel:
             [shared.rollout_arrays(memory, task.layout, slot) for slot in range(slots)]
             for memory in self.memories
         ]
+        self.memory: SharedMemory | None = None
+        if task.hogwild is not None:
+            size = SharedMemory.size(task.spec, task.hogwild)
+            self.memory = SharedMemory(self._share(size), task.spec, task.hogwild)
         self.events: deque[Event | WorkerProcess] = deque()  # a worker among them is gone
         self.workers_by_shard: dict[int, WorkerProcess] = {}
         self.processes: list[WorkerProcess] = []
@@ -141,6 +146,8 @@ class ProcessesChannel:
         ours, theirs = socket.socketpair()
         progress_file = shared.create(BYTES)
         memories = [self.descriptors[0], *(self.descriptors[1 + shard] for shard in shards)]
+        if self.memory is not None:
+            memories.append(self.descriptors[-1])
         passed = [theirs.fileno(), progress_file, *memories]
         command = [sys.executable, "-m", "manyhands.roles.worker", *map(str, [os.getpid(), *passed])]
         # A group of its own: Ctrl-C is for the executor, and what an environment forks can be ended with it.
@@ -340,6 +347,10 @@ class WorkerSide:
         spec, layout = self._task.spec, self._task.layout
         self.board = shared.WeightBoard(mmap.mmap(board_fd, shared.WeightBoard.size(spec)), spec)
         size = shared.ROLLOUT_SLOTS * shared.rollout_size(layout)
+        self.memory: SharedMemory | None = None
+        if (hogwild := self._task.hogwild) is not None:
+            mapped = mmap.mmap(rollout_fds.pop(), SharedMemory.size(spec, hogwild))
+            self.memory = SharedMemory(mapped, spec, hogwild)
         self.slots = {}
         for shard, descriptor in zip(self.shards, rollout_fds, strict=True):
             memory = mmap.mmap(descriptor, size)
@@ -372,7 +383,7 @@ class WorkerSide:
         if isinstance(made, Verdict):
             self._send(made.to_message())
             return
-        header = ("shard", "sequence", "version", "maker", "seconds")
+        header = ("shard", "sequence", "version", "maker", "seconds", "played")
         counts = {"finals": len(made.final_at), "episodes": len(made.episode_return)}
         self._send(wire.Message("rollout", "", {**{name: getattr(made, name) for name in header}, **counts}))
 

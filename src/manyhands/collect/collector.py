@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from manyhands.collect.hogwild import HogwildShard, SharedMemory
 from manyhands.collect.moves import MoveShard
 from manyhands.collect.player import TRIES, Player
 from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
@@ -330,11 +331,13 @@ class Collector:
         report: Report,
         callable_env: envs.MakeEnv | None = None,
         progress: memoryview | None = None,
+        memory: SharedMemory | None = None,
     ) -> None:
+        """`memory` is what cores that learn by themselves share."""
         self.task, self.worker, self.report = task, worker, report
-        self.callable_env, self.progress = callable_env, progress
+        self.callable_env, self.progress, self.memory = callable_env, progress, memory
         self.actor = actor(task.spec)
-        self.shards: dict[int, Shard | MoveShard] = {}
+        self.shards: dict[int, Shard | MoveShard | HogwildShard] = {}
         self.player: Player | None = None
 
     def collect(self, order: Order, weights: Weights, out: dict[str, Array]) -> Trajectory:
@@ -347,7 +350,11 @@ class Collector:
             raise ValueError(f"shard {order.shard} stands at {shard.sequence}, not {order.sequence}")
         return shard.play(self.actor, weights, out, order.sequence)
 
-    def _shard(self, index: int) -> Shard | MoveShard:
+    def _shard(self, index: int) -> Shard | MoveShard | HogwildShard:
+        if self.memory is not None:
+            return HogwildShard(
+                self.task, index, self.worker, self.report, self.memory, self.callable_env, self.progress
+            )
         if self.task.env.id == lto.ENV_ID:
             return MoveShard(self.task, index, self.worker, self.report, self.progress)
         return Shard(self.task, index, self.worker, self.report, self.callable_env, self.progress)

@@ -1,5 +1,6 @@
 """Environments: making any Gymnasium one, and describing its spaces as plain data."""
 
+import fnmatch
 import operator
 import re
 from collections.abc import Callable
@@ -99,6 +100,13 @@ def make_to_play(config: EnvConfig, callable_env: MakeEnv | None = None) -> Env:
         with suppress(AttributeError):  # a property, perhaps
             inner.action_space = trusting
     return env
+
+
+def check_imports(config: EnvConfig, allowed: list[str]) -> None:
+    """What imports a module must be allowed, by patterns, by the owner of this machine."""
+    for name in imports(config):
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed):
+            raise UsageError(f"{name} is not allowed here; start this with --allow-env {name!r}")
 
 
 def start(playing: list[Env], actions: list[Any]) -> None:

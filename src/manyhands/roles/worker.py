@@ -42,7 +42,12 @@ def main(arguments: list[str]) -> None:
     channel = WorkerSide(socket_fd, progress_fd, board_fd, rollout_fds)
     try:
         collector = Collector(
-            channel.task(), channel.name, channel.report, channel.callable_env, channel.progress
+            channel.task(),
+            channel.name,
+            channel.report,
+            channel.callable_env,
+            channel.progress,
+            channel.memory,
         )
         channel.ready()
         work(channel, collector)

@@ -1,0 +1,143 @@
+"""A3C (Mnih et al. 2016) as one core of a machine sees it: play, learn on the shared weights, play on.
+
+Settings: `A3cConfig`. No torch: a core's process stays small.
+"""
+
+import numpy as np
+
+from manyhands.algos.configs import A3cConfig
+from manyhands.algos.shared_optimizer import SharedOptimizer
+from manyhands.experience import Array
+from manyhands.nets.numpy_gradient import NumpyGradient
+from manyhands.policy import ActionSpec, Float32, NetSpec
+
+
+def bootstrapped(reward: Float32, last_value: float, gamma: float) -> Float32:
+    """R_t = r_t + gamma R_{t+1}, from the value of what follows the last step; 0 where nothing does."""
+    returns = np.empty_like(reward)
+    following = np.float32(last_value)
+    for t in range(len(reward) - 1, -1, -1):
+        following = reward[t] + np.float32(gamma) * following
+        returns[t] = following
+    return returns
+
+
+def of_log_prob(
+    action_spec: ActionSpec, outputs: Float32, log_std: Float32, action: Array, weight: Float32
+) -> tuple[Float32, Float32 | None]:
+    """The gradient of sum_i weight_i log pi(a_i): for the outputs [N, n], and for log_std where there is one.
+
+    d log p_a / d logits = onehot(a) - p. For normals, with z = (a - mean) / sd, it is z / sd and z^2 - 1.
+    """
+    if action_spec.kind == "gaussian":
+        deviation: Float32 = np.exp(log_std)
+        z: Float32 = (action - outputs) / deviation
+        column = weight[:, None]
+        of_mean: Float32 = column * z / deviation
+        return of_mean, (column * (z * z - 1)).sum(0)
+    result = np.empty_like(outputs)
+    choices = action.reshape(len(action), -1)
+    start = 0
+    for part, size in enumerate(action_spec.sizes):
+        probs = softmax(outputs[:, start : start + size])
+        gradient = -probs
+        gradient[np.arange(len(gradient)), choices[:, part]] += 1
+        result[:, start : start + size] = weight[:, None] * gradient
+        start += size
+    return result, None
+
+
+def of_entropy(action_spec: ActionSpec, outputs: Float32) -> Float32:
+    """The gradient of sum_i H_i for the outputs: -p (log p + H). A normal's entropy is not in its mean."""
+    result = np.zeros_like(outputs)
+    if action_spec.kind == "gaussian":
+        return result
+    start = 0
+    for size in action_spec.sizes:
+        probs = softmax(outputs[:, start : start + size])
+        log_probs = np.log(probs + np.float32(1e-30))
+        entropy = -(probs * log_probs).sum(1, keepdims=True)
+        result[:, start : start + size] = -probs * (log_probs + entropy)
+        start += size
+    return result
+
+
+def softmax(logits: Float32) -> Float32:
+    exponential = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probs: Float32 = exponential / exponential.sum(axis=1, keepdims=True)
+    return probs
+
+
+class A3cCore:
+    """Plays with a copy of the shared weights and sends its gradients back to them.
+
+    Gradients every `batch` steps and at the end of an episode, a fresh copy every second time and then.
+    """
+
+    def __init__(
+        self,
+        config: A3cConfig,
+        spec: NetSpec,
+        action: ActionSpec,
+        shared: Float32,
+        optimizer: SharedOptimizer,
+    ) -> None:
+        self.config, self.action = config, action
+        self.shared, self.optimizer = shared, optimizer
+        self.net = NumpyGradient(spec)
+        self.obs = np.zeros((config.batch, *spec.input_shape), np.float32)
+        self.actions = np.zeros((config.batch, *action.shape), action.dtype)
+        self.reward = np.zeros(config.batch, np.float32)
+        self.filled, self.learned = 0, 0
+        self.rng: np.random.Generator
+
+    def begin(self, rng: np.random.Generator) -> None:
+        self.rng, self.filled, self.learned = rng, 0, 0
+        self.net.net.load(self.shared)
+
+    def act(self, obs: Array) -> Array:
+        """One action for one observation, as it is stored."""
+        outputs = self.net.net.forward(obs[None], "policy")
+        spread = self.net.net.views.get("log_std", NO_SPREAD)
+        if self.config.epsilon and self.rng.random() < self.config.epsilon:
+            outputs = np.zeros_like(outputs)  # every choice alike
+        action: Array = self.action.choose(outputs, spread, self.action.noise(self.rng, 1))
+        return action
+
+    def step(
+        self, obs: Array, action: Array, reward: float, following: Array, terminated: bool, ended: bool
+    ) -> None:
+        """Notes a step down, and learns when it is time to. `following` is the observation after it."""
+        row = self.filled
+        self.obs[row], self.actions[row] = obs, action[0]
+        self.reward[row] = reward * self.config.reward_scale
+        self.filled += 1
+        if self.filled < self.config.batch and not ended:
+            return
+        self._learn(0.0 if terminated else float(self.net.net.forward(following[None], "value")[0, 0]))
+        self.filled = 0
+        self.learned += 1
+        if self.learned % 2 == 0 or ended:
+            self.net.net.load(self.shared)
+
+    def _learn(self, last_value: float) -> None:
+        """The loss is -sum A log pi - entropy sum H + value_weight sum (V - R)^2, with A = R - V."""
+        config, rows = self.config, slice(self.filled)
+        outputs, value = self.net.forward(self.obs[rows], "policy", "value")
+        returns = bootstrapped(self.reward[rows], last_value, config.gamma)
+        error = value[:, 0] - returns
+        log_std = self.net.net.views.get("log_std", NO_SPREAD)
+        of_outputs, of_log_std = of_log_prob(self.action, outputs, log_std, self.actions[rows], error)
+        if config.entropy:
+            of_outputs -= np.float32(config.entropy) * of_entropy(self.action, outputs)
+        of_value = np.float32(2 * config.value_weight) * error[:, None]
+        self.net.backward([of_outputs, of_value])
+        gradient = self.net.gradient
+        if of_log_std is not None:
+            self.net.of["log_std"][...] = of_log_std - np.float32(config.entropy * self.filled)
+        if config.average:
+            gradient /= np.float32(self.filled)
+        self.optimizer.step(gradient)
+
+
+NO_SPREAD = np.zeros(1, np.float32)

@@ -1,0 +1,224 @@
+"""A child: trains by itself with any algorithm, and exchanges weights with its parent now and then."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.sync.client import ClientConnection, connect
+
+from manyhands import wire
+from manyhands.averaging.maths import Feedback, average, dequantise
+from manyhands.averaging.protocol import PROTOCOL, AveragingConfig, client_tls, received
+from manyhands.config import Config
+from manyhands.errors import ManyhandsError, RunError, UsageError, WireError
+from manyhands.experience import Trajectory
+from manyhands.policy import Float32, NetSpec, Weights
+
+OPEN_TIMEOUT = 10.0
+ANSWER_TIMEOUT = 60.0
+"""Seconds after which an exchange without an answer counts as a lost connection."""
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
+"""Seconds between two attempts to come back."""
+RECENT = 100
+"""Episodes in the mean of recent returns."""
+MAX_WELCOME = wire.MAX_MESSAGE
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What a parent tells a child that joins."""
+
+    config: Config
+    spec: NetSpec
+    averaging: AveragingConfig
+    weights: Weights
+    over: bool
+
+    @classmethod
+    def from_message(cls, message: wire.Message) -> "Welcome":
+        try:
+            spec = NetSpec.from_json(message.meta["spec"])
+            vector = message.arrays["vector"]
+            if vector.dtype != np.float32 or vector.shape != (spec.size,) or not np.isfinite(vector).all():
+                raise WireError(f"weights that are not {spec.size} finite numbers")
+            return cls(
+                Config.from_plain(message.meta["config"]),
+                spec,
+                AveragingConfig(**message.meta["averaging"]),
+                Weights(int(message.meta["version"]), vector.copy(), spec.schema),
+                bool(message.meta["over"]),
+            )
+        except (KeyError, TypeError, ValueError, UsageError) as error:
+            raise WireError(f"the parent's welcome cannot be read: {error}") from error
+
+
+class Link:
+    """A connection to the parent that comes back by itself when it is lost."""
+
+    def __init__(self, url: str, name: str, token: str = "", authority: Path | None = None) -> None:
+        self.url, self.name, self.token = url, name, token
+        self.tls = client_tls(url, authority)
+        self.connection: ClientConnection | None = None
+        self.ready: wire.Message | None = None
+        self.said: Callable[[str], None] = lambda text: None
+        self.returning: threading.Thread | None = None
+        self.closed = threading.Event()
+        self.refused = ""  # why, when the parent wants no more of this child
+
+    def join(self) -> Welcome:
+        """The first time; raises where the parent cannot be reached or does not want this child."""
+        self.connection, welcome = self._greet()
+        return welcome
+
+    def get_ready(self, spec: NetSpec) -> None:
+        """States the structure of this child's own network, now and whenever it comes back."""
+        self.ready = wire.Message("ready", spec.schema, {"spec": spec.to_json()})
+        assert self.connection is not None
+        self.connection.send(wire.encode(self.ready))
+
+    def _greet(self) -> tuple[ClientConnection, Welcome]:
+        try:
+            connection = connect(
+                self.url,
+                ssl=self.tls,
+                compression=None,
+                open_timeout=OPEN_TIMEOUT,
+                max_size=MAX_WELCOME,
+            )
+        except InvalidURI as error:
+            raise UsageError(f"{self.url!r} is not an address such as ws://host:8765") from error
+        except (OSError, InvalidHandshake, TimeoutError) as error:
+            raise RunError(f"no parent at {self.url}: {error}") from error
+        meta = {"protocol": PROTOCOL, "name": self.name, "token": self.token}
+        try:
+            connection.send(wire.encode(wire.Message("hello", "", meta)))
+            message = received(connection.recv(ANSWER_TIMEOUT), "welcome", "refused")
+        except (ConnectionClosed, TimeoutError) as error:
+            raise RunError(f"the parent at {self.url} hung up: {error}") from error
+        if message.kind == "refused":
+            connection.close()
+            raise RunError(f"the parent at {self.url} refuses {self.name}: {message.meta.get('why')}")
+        return connection, Welcome.from_message(message)
+
+    def ask(self, message: wire.Message) -> wire.Message | None:
+        """Sends weights and waits for the answer; None while there is no connection."""
+        connection = self.connection
+        if connection is None:
+            return None
+        try:
+            connection.send(wire.encode(message))
+            answer = received(connection.recv(ANSWER_TIMEOUT), "answer", "over", "refused")
+        except (ConnectionClosed, OSError, TimeoutError, WireError) as error:
+            self._lost(connection, str(error) or type(error).__name__)
+            return None
+        if answer.kind == "refused":
+            self.refused = str(answer.meta.get("why"))
+        return answer
+
+    def _lost(self, connection: ClientConnection, why: str) -> None:
+        self.connection = None
+        with suppress(Exception):
+            connection.close()
+        self.said(f"the parent is gone ({why}); training goes on, and so does looking for it")
+        self.returning = threading.Thread(target=self._come_back, name="link", daemon=True)
+        self.returning.start()
+
+    def _come_back(self) -> None:
+        wait = FIRST_WAIT
+        while not self.closed.wait(wait):
+            wait = min(2 * wait, LONGEST_WAIT)
+            try:
+                connection, _ = self._greet()
+                assert self.ready is not None
+                connection.send(wire.encode(self.ready))
+            except (ManyhandsError, ConnectionClosed, OSError):
+                continue
+            self.said("the parent is back")
+            self.connection = connection
+            return
+
+    def close(self) -> None:
+        self.closed.set()
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            with suppress(ConnectionClosed, OSError):
+                connection.send(wire.encode(wire.Message("end")))
+            connection.close()
+
+
+class Exchanger:
+    """What happens between two updates of a child's learner."""
+
+    def __init__(self, link: Link, averaging: AveragingConfig, spec: NetSpec, version: int) -> None:
+        self.link, self.averaging, self.spec, self.base = link, averaging, spec, version
+        self.feedback = Feedback(averaging.format, spec.size)
+        self.steps, self.episodes, self.exchanges, self.exchanged_at = 0, 0, 0, 0
+        self.round_trip = 0.0
+        self.recent: deque[float] = deque(maxlen=RECENT)
+        self.stop: Callable[[], None] = lambda: None
+
+    def bind(self, stop: Callable[[], None], said: Callable[[str], None]) -> None:
+        self.stop, self.link.said = stop, said
+
+    def after(self, learner: Any, trajectories: list[Trajectory]) -> None:
+        for trajectory in trajectories:
+            self.steps += trajectory.steps
+            self.episodes += len(trajectory.episode_return)
+            self.recent.extend(map(float, trajectory.episode_return))
+        if self.steps - self.exchanged_at < self.averaging.every:
+            return
+        self.exchanged_at = self.steps
+        mine = learner.weights().vector
+        theirs = self.exchange(mine)
+        if theirs is not None and self.averaging.beta:
+            learner.replace(average(mine, theirs, self.averaging.beta))
+
+    def exchange(self, mine: Float32) -> Float32 | None:
+        """The parent's weights after it has heard of ours; None where it cannot be reached."""
+        meta = {
+            "base": self.base,
+            "steps": self.steps,
+            "episodes": self.episodes,
+            "round_trip": self.round_trip,
+            "recent": float(np.mean(self.recent)) if self.recent else None,
+        }
+        began = time.perf_counter()
+        message = wire.Message("exchange", self.spec.schema, meta, self.feedback.quantise(mine))
+        answer = self.link.ask(message)
+        if answer is None:
+            return None
+        if answer.kind == "refused":
+            self.link.said(f"the parent sent this child away: {self.link.refused}")
+            self.stop()
+            return None
+        self.round_trip = time.perf_counter() - began
+        self.exchanges += 1
+        self.base = int(answer.meta["version"])
+        if answer.kind == "over":
+            self.stop()
+        return dequantise(answer.arrays, self.averaging.format, self.spec.size)
+
+
+def own_config(welcome: Welcome, cores: int, seed: int) -> Config:
+    """The parent's settings, for this machine: its cores, a seed of its own, and no end but the parent's."""
+    config = welcome.config
+    collect = config.collect
+    if hasattr(config.algo, "optimizer"):
+        collect = replace(collect, shards=cores)
+    run = replace(
+        config.run,
+        workers=cores,
+        seed=seed,
+        steps=10**12,
+        until="steps",
+        test_every=10**12,
+        checkpoint_every=1e9,
+    )
+    return replace(config, collect=collect, run=run)

@@ -1,0 +1,235 @@
+"""The parent: holds one network, and averages it with whatever its children send."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+from manyhands import wire
+from manyhands.averaging.maths import Feedback, average, dequantise, within
+from manyhands.averaging.protocol import (
+    PROTOCOL,
+    AveragingConfig,
+    message_limit,
+    number,
+    received,
+    same_token,
+    text,
+)
+from manyhands.config import Config
+from manyhands.errors import RunError, WireError
+from manyhands.policy import Float32, NetSpec, Weights
+
+HELLO_TIMEOUT = 10.0
+"""Seconds that someone who connects has to say who it is, and to get ready."""
+READY_TIMEOUT = 120.0
+"""Importing a heavy environment is slow."""
+PING = 20.0
+"""Seconds between two looks whether a silent child is still there, and until it counts as gone."""
+GRACE = 5.0
+"""Seconds that children have to hear that it is over."""
+TURN = 0.2
+NOBODY = "somebody who never gave a name"
+
+
+@dataclass
+class Child:
+    """A child as its parent keeps it, over all its connections."""
+
+    name: str
+    joined: int = 0  # times
+    connected: bool = False
+    exchanges: int = 0
+    refused: int = 0
+    steps: int = 0
+    episodes: int = 0
+    staleness: float = 0.0  # mean: others' exchanges between two of its own
+    bytes_in: int = 0
+    bytes_out: int = 0
+    round_trip: float = 0.0  # seconds, of its last exchange, as it says
+    recent: float | None = None  # mean return of its recent episodes
+    seen_at: float = field(default_factory=time.monotonic)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name not in ("seen_at", "name")}
+
+
+class Refused(Exception):  # noqa: N818 (not an error of the parent's)
+    """Somebody is sent away with a sentence."""
+
+
+class Parent:
+    """Serves children until enough exchanges were made, or until it is stopped."""
+
+    def __init__(
+        self,
+        averaging: AveragingConfig,
+        config: Config,
+        spec: NetSpec,
+        first: Weights,
+        token: str = "",
+        silence: float = 600.0,
+        said: Callable[[str], None] = print,
+        exchanged: Callable[["Parent"], None] = lambda parent: None,
+    ) -> None:
+        """`silence`: seconds without an exchange after which a child is sent away."""
+        self.averaging, self.config, self.spec = averaging, config, spec
+        self.vector, self.version = first.vector.copy(), first.version
+        self.token, self.silence = token, silence
+        self.said, self.exchanged = said, exchanged
+        self.children: dict[str, Child] = {}
+        self.turn = asyncio.Lock()
+        self.stopping = False
+        self.address = ""
+
+    @property
+    def over(self) -> bool:
+        return self.version >= self.averaging.exchanges
+
+    def stop(self) -> None:
+        self.stopping = True
+
+    def weights(self) -> Weights:
+        return Weights(self.version, self.vector.copy(), self.spec.schema)
+
+    async def run(self, host: str, port: int, tls: ssl.SSLContext | None, ready: Callable[[], None]) -> None:
+        try:
+            server = await serve(
+                self._meet,
+                host,
+                port,
+                ssl=tls,
+                compression=None,
+                max_size=message_limit(self.spec.size),
+                open_timeout=HELLO_TIMEOUT,
+                ping_interval=PING,
+                ping_timeout=PING,
+                close_timeout=GRACE,
+            )
+        except OSError as error:
+            raise RunError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        async with server:
+            listening = next(iter(server.sockets)).getsockname()
+            scheme = "ws" if tls is None else "wss"
+            self.address = f"{scheme}://{listening[0]}:{listening[1]}"
+            ready()
+            while not self.stopping and not self.over:
+                await asyncio.sleep(TURN)
+            ended = time.monotonic()
+            while any(child.connected for child in self.children.values()):
+                if time.monotonic() - ended > GRACE:
+                    break
+                await asyncio.sleep(TURN / 4)
+
+    async def _meet(self, connection: ServerConnection) -> None:
+        """One connection, from its first word to its last."""
+        name = NOBODY
+        child: Child | None = None
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT):
+                hello = received(await connection.recv(), "hello")
+            name = text(hello.meta, "name")
+            child = self._admit(hello)
+            await self._welcome(connection)
+            async with asyncio.timeout(READY_TIMEOUT):
+                ready = received(await connection.recv(), "ready", "end")
+            if ready.kind == "ready":
+                self._check_structure(ready)
+                self.said(f"{name} joined from {connection.remote_address[0]}")
+                await self._exchange_with(child, connection)
+            self.said(f"{name} left after {child.exchanges} exchanges")
+        except ConnectionClosed as error:
+            what = "sent too large a message" if error.sent and error.sent.code == 1009 else "was lost"
+            self.said(f"{name} {what}; it may come back")
+        except TimeoutError:
+            await self._send_away(connection, name, "said nothing for too long")
+        except (WireError, Refused) as error:
+            if child is not None:
+                child.refused += 1
+            await self._send_away(connection, name, str(error))
+        finally:
+            if child is not None:
+                child.connected = False
+
+    def _admit(self, hello: wire.Message) -> Child:
+        theirs = hello.meta.get("protocol")
+        if theirs != PROTOCOL:
+            raise Refused(f"it speaks protocol {theirs!r}, the parent {PROTOCOL}; install the same version")
+        if not same_token(text(hello.meta, "token", 1000), self.token):
+            raise Refused("its token is not the parent's; give the same --token-file to both")
+        name = text(hello.meta, "name")
+        child = self.children.setdefault(name, Child(name))
+        if child.connected:
+            raise Refused(f"there is a child called {name!r} already; choose another --name")
+        child.connected, child.joined, child.seen_at = True, child.joined + 1, time.monotonic()
+        return child
+
+    async def _welcome(self, connection: ServerConnection) -> None:
+        meta = {
+            "config": self.config.to_plain(),
+            "spec": self.spec.to_json(),
+            "averaging": asdict(self.averaging),
+            "version": self.version,
+            "over": self.over,
+        }
+        message = wire.Message("welcome", self.spec.schema, meta, {"vector": self.vector})
+        await connection.send(wire.encode(message))
+
+    def _check_structure(self, ready: wire.Message) -> None:
+        if ready.schema != self.spec.schema:
+            theirs = text(ready.meta, "spec", 100_000)
+            raise Refused(f"its network differs: {theirs} where the parent has {self.spec.to_json()}")
+
+    async def _exchange_with(self, child: Child, connection: ServerConnection) -> None:
+        feedback = Feedback(self.averaging.format, self.spec.size)
+        while True:
+            async with asyncio.timeout(self.silence):
+                raw = await connection.recv()
+            message = received(raw, "exchange", "end")
+            if message.kind == "end":
+                return
+            child.bytes_in += len(raw)
+            await self._exchange(child, message)
+            kind = "over" if self.over or self.stopping else "answer"
+            meta = {"version": self.version}
+            answer = wire.encode(wire.Message(kind, self.spec.schema, meta, feedback.quantise(self.vector)))
+            child.bytes_out += len(answer)
+            await connection.send(answer)
+
+    async def _exchange(self, child: Child, message: wire.Message) -> None:
+        if message.schema != self.spec.schema:
+            raise Refused(f"weights of structure {message.schema} where {self.spec.schema} was expected")
+        vector = dequantise(message.arrays, self.averaging.format, self.spec.size)
+        facts = {name: number(message.meta, name) for name in ("base", "steps", "episodes", "round_trip")}
+        recent = message.meta.get("recent")
+        child.recent = number(message.meta, "recent") if recent is not None else None
+        if self.averaging.hogwild:
+            await asyncio.to_thread(self._move, vector)
+        else:
+            async with self.turn:
+                self._move(vector)
+        child.exchanges += 1
+        stale = max(0.0, self.version - 1 - facts["base"])
+        child.staleness += (stale - child.staleness) / child.exchanges
+        child.steps, child.episodes = int(facts["steps"]), int(facts["episodes"])
+        child.round_trip, child.seen_at = facts["round_trip"], time.monotonic()
+        self.exchanged(self)
+
+    def _move(self, vector: Float32) -> None:
+        averaging = self.averaging
+        moved = within(self.vector, average(self.vector, vector, averaging.alpha), averaging.max_step)
+        np.copyto(self.vector, moved)
+        self.version += 1
+
+    async def _send_away(self, connection: ServerConnection, name: str, why: str) -> None:
+        self.said(f"{name} was sent away: {why}")
+        with suppress(ConnectionClosed):
+            await connection.send(wire.encode(wire.Message("refused", "", {"why": why[:1000]})))
+            await connection.close()

@@ -1,0 +1,118 @@
+"""What a child and its parent say to each other, in `wire.py`'s binary messages.
+
+child                            parent
+hello (protocol, name, token) -> welcome (settings, structure, format, first weights), or refused
+ready (structure)             -> (nothing), or refused
+exchange (weights)            -> answer (weights), or over, or refused
+end                           -> (closes)
+"""
+
+import hmac
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyhands import wire
+from manyhands.averaging.maths import FORMATS, Format
+from manyhands.checks import not_negative, positive, unit
+from manyhands.errors import UsageError, WireError
+
+PROTOCOL = 1
+HEADROOM = 64 * 1024
+"""Bytes of a message beside its weights."""
+NAME_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class AveragingConfig:
+    """How a parent and its children average."""
+
+    alpha: float = 0.9
+    """Share of a child's weights in the parent's: theta_P <- (1 - alpha) theta_P + alpha theta_C."""
+    beta: float = 0.0
+    """Share of the parent's weights in a child's: theta_C <- (1 - beta) theta_C + beta theta_P."""
+    exchanges: int = 2000
+    """After which the parent ends."""
+    every: int = 0
+    """A child's steps between two exchanges; 0 exchanges after every update, which is an episode for a3c."""
+    format: Format = "float32"
+    """How weights travel: float32, float16 or int8."""
+    max_step: float = 0.0
+    """How far, as a length, one exchange may move the parent; 0 is no limit."""
+    hogwild: bool = False
+    """Let children's exchanges overwrite one another instead of taking turns."""
+    checkpoint_every: int = 100
+    """Exchanges between two checkpoints that are kept."""
+
+    def __post_init__(self) -> None:
+        unit(self, "averaging", "alpha", "beta")
+        positive(self, "averaging", "exchanges", "checkpoint_every")
+        not_negative(self, "averaging", "every", "max_step")
+        if self.format not in FORMATS:
+            raise UsageError(f"averaging.format is {self.format!r}; it must be one of {', '.join(FORMATS)}")
+
+
+def message_limit(size: int) -> int:
+    """Bytes of the largest message about `size` weights."""
+    return 4 * size + HEADROOM
+
+
+def text(meta: Mapping[str, Any], name: str, limit: int = NAME_LENGTH) -> str:
+    found = meta.get(name)
+    if not isinstance(found, str) or len(found) > limit:
+        raise WireError(f"a message without {name}")
+    return found
+
+
+def number(meta: Mapping[str, Any], name: str) -> float:
+    found = meta.get(name)
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise WireError(f"a message whose {name} is {found!r}")
+    return float(found)
+
+
+def received(raw: Any, *kinds: str) -> wire.Message:
+    """A binary message of one of these kinds."""
+    if not isinstance(raw, bytes):
+        raise WireError("text where a binary message was expected")
+    message = wire.decode(raw)
+    if message.kind not in kinds:
+        raise WireError(f"a message of kind {message.kind!r} where {' or '.join(kinds)} was expected")
+    return message
+
+
+def same_token(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def read_token(path: Path | None) -> str:
+    if path is None:
+        return ""
+    token = path.read_text().partition("\n")[0].strip()
+    if not token:
+        raise UsageError(f"{path} holds no token")
+    return token
+
+
+def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("--tls-cert and --tls-key go together")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"cannot use {certificate} and {key}: {error}") from error
+    return context
+
+
+def client_tls(url: str, authority: Path | None) -> ssl.SSLContext | None:
+    if not url.startswith("wss://"):
+        return None
+    try:
+        return ssl.create_default_context(cafile=None if authority is None else str(authority))
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"cannot use {authority}: {error}") from error

@@ -1,0 +1,49 @@
+"""Stands where an algorithm would, when cores learn by themselves: counts versions, saves, replaces."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from manyhands.collect.hogwild import SharedMemory
+from manyhands.errors import RunError
+from manyhands.experience import Array, Trajectory
+from manyhands.policy import Float32, NetSpec, Weights
+
+
+class HogwildLearner:
+    """A round of episodes is a version of the weights."""
+
+    def __init__(self, memory: SharedMemory, spec: NetSpec, first: Weights) -> None:
+        self.memory, self.spec, self.version = memory, spec, first.version
+        memory.vector[...] = first.vector
+
+    def load(self) -> "HogwildLearner":
+        """There is nothing to wait for."""
+        return self
+
+    def weights(self) -> Weights:
+        return Weights(self.version, self.memory.vector.copy(), self.spec.schema)
+
+    def replace(self, vector: Float32) -> None:
+        self.memory.vector[...] = vector
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        self.version += 1
+        if not np.isfinite(self.memory.vector).all():
+            raise RunError(
+                f"the weights are no longer finite after {self.version} rounds; "
+                "try a smaller algo.learning_rate or algo.reward_scale"
+            )
+        return {"updates": float(self.memory.clock[0])}
+
+    def state(self) -> dict[str, Array]:
+        return {"optimizer": self.memory.state.copy(), "clock": self.memory.clock.copy()}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        self.memory.state[...], self.memory.clock[...] = state["optimizer"], state["clock"]
+
+    def remembered(self) -> None:
+        """Nothing is remembered beside the state."""
+
+    def needed(self) -> Array:
+        return np.zeros(0, np.int64)

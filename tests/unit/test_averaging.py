@@ -1,0 +1,80 @@
+"""Averaging and quantising, as pure functions."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, average, dequantise, quantise, within
+from manyhands.errors import WireError
+
+VECTORS = arrays(np.float32, st.integers(1, 3 * BLOCK), elements=st.floats(-100, 100, width=32))
+
+
+@given(VECTORS, st.floats(0, 1))
+def test_an_average_lies_between_and_is_one_of_them_at_the_ends(vector: np.ndarray, share: float) -> None:
+    other = vector[::-1].copy()
+    found = average(vector, other, share)
+    slack = 1e-4 * (1 + np.abs(vector).max())
+    assert (found >= np.minimum(vector, other) - slack).all()
+    assert (found <= np.maximum(vector, other) + slack).all()
+    assert np.array_equal(average(vector, other, 0.0), vector)
+    assert np.array_equal(average(vector, other, 1.0), other)
+
+
+@given(VECTORS, st.floats(0.001, 1000))
+def test_one_exchange_goes_no_further_than_allowed(vector: np.ndarray, limit: float) -> None:
+    moved = within(vector, -vector, limit)
+    way = np.linalg.norm((moved - vector).astype(np.float64))
+    assert way <= limit * 1.01 + 1e-3 * np.abs(vector).max() * len(vector) ** 0.5
+    assert np.array_equal(within(vector, -vector, 0.0), -vector)
+
+
+@given(VECTORS, st.sampled_from(FORMATS))
+def test_quantising_and_back_loses_little(vector: np.ndarray, how: Format) -> None:
+    found = dequantise(quantise(vector, how), how, len(vector))
+    if how == "float32":
+        assert np.array_equal(found, vector)
+        return
+    for start in range(0, len(vector), BLOCK):
+        block = vector[start : start + BLOCK]
+        step = np.abs(block).max() / 127 if how == "int8" else np.abs(block).max() / 1024 + 1e-7
+        assert np.abs(found[start : start + BLOCK] - block).max() <= 0.51 * step + 1e-6
+
+
+@given(VECTORS, st.sampled_from(FORMATS))
+def test_what_is_lost_is_made_up_for(vector: np.ndarray, how: Format) -> None:
+    feedback = Feedback(how, len(vector))
+    received = [dequantise(feedback.quantise(vector), how, len(vector)) for _ in range(20)]
+    error = np.abs(np.mean(received, axis=0, dtype=np.float64) - vector).max()
+    assert error <= np.abs(vector).max() / 127 / 10 + 1e-4
+
+
+def test_bytes_are_a_half_and_a_quarter() -> None:
+    vector = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
+    sizes = {how: sum(array.nbytes for array in quantise(vector, how).values()) for how in FORMATS}
+    assert sizes["float16"] == sizes["float32"] / 2
+    assert sizes["int8"] <= 1.01 * sizes["float32"] / 4
+
+
+@pytest.mark.parametrize("how", FORMATS)
+def test_other_arrays_are_refused(how: Format) -> None:
+    vector = np.ones(5, np.float32)
+    good = quantise(vector, how)
+    other = "float16" if how != "float16" else "float32"
+    for bad, what in (
+        ({}, "nothing where 5"),
+        ({**good, "values": good["values"][:4]}, r"\[4\] where 5"),
+        (quantise(vector, other), f"numbers of {how}"),
+    ):
+        with pytest.raises(WireError, match=what):
+            dequantise(bad, how, 5)
+    if how == "int8":
+        with pytest.raises(WireError, match="scales"):
+            dequantise({"values": good["values"]}, how, 5)
+        with pytest.raises(WireError, match="finite"):
+            dequantise({**good, "scales": np.full(1, np.nan, np.float32)}, how, 5)
+    else:
+        with pytest.raises(WireError, match="finite"):
+            dequantise({"values": np.full(5, np.nan, good["values"].dtype)}, how, 5)

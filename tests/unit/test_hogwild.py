@@ -1,0 +1,100 @@
+"""Cores that learn together: gradients without torch, optimizers without a lock, and A3C."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.algos.a3c import bootstrapped, of_entropy, of_log_prob
+from manyhands.algos.configs import A3cConfig
+from manyhands.algos.distributions import distribution
+from manyhands.algos.shared_optimizer import KEPT, SharedOptimizer
+from manyhands.nets.numpy_gradient import NumpyGradient
+from manyhands.nets.torch_net import TorchNet
+from manyhands.policy import ActionSpec, Dense, Head, NetSpec
+
+APART = NetSpec((3,), (Head("policy", 4, (Dense(8),)), Head("value", 1, (Dense(8), Dense(5, "relu")))))
+SHARED = NetSpec((2, 3), (Head("policy", 4), Head("value", 1)), (Dense(7, "relu"), Dense(6)), normalise=True)
+
+
+@pytest.mark.parametrize("spec", [APART, SHARED])
+def test_gradients_are_torchs(spec: NetSpec) -> None:
+    rng = np.random.default_rng(0)
+    vector = rng.normal(0, 0.5, spec.size).astype(np.float32)
+    obs = rng.normal(0, 1, (9, *spec.input_shape)).astype(np.float32)
+    gradients = [rng.normal(0, 1, (9, size)).astype(np.float32) for size in (4, 1)]
+    mine, theirs = NumpyGradient(spec), TorchNet(spec, vector)
+    mine.net.load(vector)
+    for _ in range(2):  # the second time sets, and does not add
+        outputs = mine.forward(obs, "policy", "value")
+        mine.backward(gradients)
+    expected = theirs.forward(torch.from_numpy(obs), "policy", "value")
+    theirs.backward([torch.from_numpy(gradient) for gradient in gradients])
+    for output, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(output, wanted.numpy(), atol=1e-5)
+    np.testing.assert_allclose(mine.gradient, theirs.gradient.numpy(), atol=1e-4)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=20), st.floats(-5, 5), st.floats(0, 1))
+def test_returns_are_those_of_a_slow_sum(rewards: list[float], last: float, gamma: float) -> None:
+    found = bootstrapped(np.array(rewards, np.float32), last, gamma)
+    for t in range(len(rewards)):
+        slow = sum(gamma**k * reward for k, reward in enumerate(rewards[t:]))
+        slow += gamma ** (len(rewards) - t) * last
+        assert found[t] == pytest.approx(slow, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ActionSpec("categorical", (4,)),
+        ActionSpec("categorical", (3, 2)),
+        ActionSpec("gaussian", (2,), (-1.0, -1.0), (1.0, 1.0)),
+    ],
+)
+def test_gradients_of_policies_are_those_of_the_other_algorithms(spec: ActionSpec) -> None:
+    rng = np.random.default_rng(1)
+    outputs = rng.normal(0, 1, (11, spec.outputs)).astype(np.float32)
+    log_std = rng.normal(0, 0.3, 2).astype(np.float32)
+    weight = rng.normal(0, 1, 11).astype(np.float32)
+    action = spec.choose(outputs, log_std, spec.noise(rng, 11))
+    free = torch.from_numpy(log_std) if spec.kind == "gaussian" else None
+    taken = torch.from_numpy(action)
+    policy = distribution(spec, torch.from_numpy(outputs), free, taken.long() if free is None else taken)
+    of_outputs, of_log_std = of_log_prob(spec, outputs, log_std, action, weight)
+    wanted, wanted_std = policy.gradient(torch.from_numpy(weight), 0.0)
+    np.testing.assert_allclose(of_outputs, wanted.numpy(), atol=1e-4)
+    if wanted_std is not None:
+        np.testing.assert_allclose(of_log_std, wanted_std.numpy(), atol=1e-3)
+    nothing = torch.zeros(11)
+    with_entropy = policy.gradient(nothing, 1.0)[0].numpy()
+    np.testing.assert_allclose(-of_entropy(spec, outputs) / 11, with_entropy, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "rmsprop", "adam"])
+def test_optimizers_are_torchs_when_one_process_uses_them(kind: str) -> None:
+    rng = np.random.default_rng(2)
+    config = A3cConfig(optimizer=kind, learning_rate=0.01, momentum=0.9, weight_decay=1e-3)  # type: ignore[arg-type]
+    vector = rng.normal(0, 1, 50).astype(np.float32)
+    theta = torch.from_numpy(vector.copy()).requires_grad_()
+    mine = SharedOptimizer(config, vector, np.zeros((KEPT[kind], 50), np.float32), np.zeros(1, np.int64))
+    theirs = {
+        "sgd": lambda: torch.optim.SGD([theta], 0.01, momentum=0.9, weight_decay=1e-3),
+        "rmsprop": lambda: torch.optim.RMSprop([theta], 0.01, 0.99, eps=1e-5, weight_decay=1e-3),
+        "adam": lambda: torch.optim.Adam([theta], 0.01, eps=1e-5, weight_decay=1e-3),
+    }[kind]()
+    for _ in range(20):
+        gradient = rng.normal(0, 1, 50).astype(np.float32)
+        theta.grad = torch.from_numpy(gradient.copy())
+        theirs.step()
+        mine.step(gradient)
+    np.testing.assert_allclose(vector, theta.detach().numpy(), atol=1e-3)
+
+
+def test_gradients_are_shortened() -> None:
+    config = A3cConfig(learning_rate=1.0, momentum=0.0, max_grad_norm=2.0)
+    vector = np.zeros(4, np.float32)
+    optimizer = SharedOptimizer(config, vector, np.zeros((1, 4), np.float32), np.zeros(1, np.int64))
+    optimizer.step(np.full(4, 10.0, np.float32))
+    assert np.linalg.norm(vector) == pytest.approx(2.0, rel=1e-5)
