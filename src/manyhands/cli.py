@@ -28,7 +28,7 @@ examples:
   manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
 """
 
-BENCHES = ("solve", "speed", "memory", "startup", "broker", "lto", "atari", "ray")
+BENCHES = ("solve", "speed", "memory", "startup", "broker", "lto", "atari", "ray", "averaging")
 
 
 class Parser(argparse.ArgumentParser):
@@ -60,6 +60,9 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("run", metavar="RUN", help="a run's name or path")
     show.add_argument("--out", type=Path, help="where to write the learning curve (default: RUN/plots/)")
     show.add_argument("--debug", action="store_true", help="show tracebacks")
+    sweep = commands.add_parser("sweep", help="try many settings: averaging")
+    sweep.add_argument("sweep", metavar="NAME", choices=("averaging",), help="averaging: alpha times beta")
+    sweep.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="its options; --help lists them")
     bench = commands.add_parser("bench", help="measure: " + ", ".join(BENCHES))
     bench.add_argument("bench", metavar="NAME", help=f"one of {', '.join(BENCHES)}")
     bench.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="its options; --help lists them")
@@ -75,7 +78,7 @@ def _add_train(commands: Any) -> None:
     )
     train.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
     train.add_argument(
-        "--algo", help="ppo, a2c, reinforce, impala, clone, dqn, apex or a3c (default: the recipe's)"
+        "--algo", help="ppo, a2c, reinforce, impala, clone, dqn, apex, a3c or adqn (default: the recipe's)"
     )
     train.add_argument(
         "--workers", type=int, help="worker processes; 0 = inside this process (default: cores)"

@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> None:
         "child": averaging,
         "runs": runs,
         "show": show,
+        "sweep": sweep,
         "bench": bench,
     }
     commands[options.command](options)
@@ -230,6 +231,12 @@ def show(options: argparse.Namespace) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     learning_curve(found, out, goal(found))
     print(f"learning curve: {out}")
+
+
+def sweep(options: argparse.Namespace) -> None:
+    from manyhands.averaging.sweep import main as sweep_averaging
+
+    sweep_averaging(options.rest)
 
 
 def bench(options: argparse.Namespace) -> None:

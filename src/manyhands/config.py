@@ -110,8 +110,10 @@ class RunConfig:
     seed: int = 0
     steps: int = 1_000_000
     """Stop after this many environment steps at the latest."""
-    until: Literal["solved", "steps"] = "solved"
-    """Stop when solved, or use all the steps."""
+    updates: int = 0
+    """Stop after this many updates of the weights, which for a3c are rounds of episodes; 0 is no limit."""
+    until: Literal["solved", "steps", "told"] = "solved"
+    """Stop when solved, or use all the steps, or go on until somebody says so."""
     solved_at: float | None = None
     """Mean test return that counts as solved; by default the environment's own threshold."""
     test_every: int = 20_000
@@ -147,6 +149,7 @@ class RunConfig:
         require(0 <= self.seed < 2**63, "run.seed", self.seed, "between 0 and 2^63")
         positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout", "worker_memory")
         positive(self, "run", "cpus_per_worker")
+        not_negative(self, "run", "updates")
         not_negative(self, "run", "test_share", "margin", "checkpoint_every", "max_lag", "max_faults")
         if self.solved_at is not None:
             require(math.isfinite(self.solved_at), "run.solved_at", self.solved_at, "a number")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from manyhands import wire
-from manyhands.algos.configs import A3cConfig, HogwildConfig
+from manyhands.algos.configs import ALGORITHMS, HogwildConfig
 from manyhands.config import EnvConfig
 from manyhands.errors import UsageError, WireError
 from manyhands.experience import Array, Evaluation, Layout, ShardState, Trajectory
@@ -16,6 +16,21 @@ from manyhands.policy import ActionSpec, NetSpec
 
 NEWEST = -1
 """As an order's version: whatever is newest when the rollout begins."""
+
+
+@dataclass(frozen=True)
+class Hogwild:
+    """How many cores learn together, and how."""
+
+    cores: int
+    algo: str
+    settings: dict[str, Any]
+
+    @property
+    def config(self) -> HogwildConfig:
+        config = ALGORITHMS[self.algo](**self.settings)
+        assert isinstance(config, HogwildConfig)
+        return config
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,7 @@ class Task:
     layout: Layout
     seed: int
     random_lanes: int = 0  # of every shard, the first ones: they ignore the policy
-    hogwild: HogwildConfig | None = None  # how shards learn, where they do so by themselves
+    hogwild: Hogwild | None = None  # where shards learn by themselves
 
     def to_message(self) -> wire.Message:
         layout = {
@@ -45,7 +60,7 @@ class Task:
             "layout": layout,
             "seed": self.seed,
             "random_lanes": self.random_lanes,
-            "hogwild": asdict(self.hogwild) if self.hogwild is not None else None,
+            "hogwild": None if self.hogwild is None else asdict(self.hogwild),
         }
         return wire.Message("task", self.spec.schema, meta)
 
@@ -68,7 +83,7 @@ class Task:
                 layout=Layout(**layout),
                 seed=int(message.meta["seed"]),
                 random_lanes=int(message.meta["random_lanes"]),
-                hogwild=A3cConfig(**hogwild) if (hogwild := message.meta["hogwild"]) is not None else None,
+                hogwild=None if message.meta["hogwild"] is None else Hogwild(**message.meta["hogwild"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError, UsageError) as error:
             raise WireError(f"not a task: {error!r}") from error

@@ -63,17 +63,19 @@ GENERAL_VALUES: dict[str, Any] = {
 GENERAL_DQN = {"algo": {"epsilon": 0.05, "epsilon_steps": 50_000, "double": True}}
 
 
-GENERAL_HOGWILD: dict[str, Any] = {
+GENERAL_HOGWILD: dict[str, Any] = {"run": {"mode": "sync", "max_lag": 1_000_000}}
+"""For cores that learn together. Their rounds of episodes are versions, of which none is too old."""
+GENERAL_A3C: dict[str, Any] = {
     "net": {"hidden": [128]},
     "algo": {"optimizer": "adam", "learning_rate": 1e-3, "average": True, "max_grad_norm": 0.5},
-    "run": {"mode": "sync", "max_lag": 1_000_000},
 }
-"""For cores that learn together. Their rounds of episodes are versions, of which none is too old."""
 
 
 def general(algo: str | None) -> dict[str, Any]:
     if algo == "a3c":
-        return GENERAL_HOGWILD
+        return merge(GENERAL_HOGWILD, GENERAL_A3C)
+    if algo == "adqn":
+        return merge(GENERAL_HOGWILD, {"net": {"activation": "relu", "hidden": [128, 128]}})
     if algo == "dqn":
         return merge(GENERAL_VALUES, GENERAL_DQN)
     return GENERAL_VALUES if algo == "apex" else GENERAL

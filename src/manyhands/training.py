@@ -9,13 +9,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from manyhands.algos.configs import DqnConfig, HogwildConfig
+from manyhands.algos.configs import AdqnConfig, DqnConfig, HogwildConfig
 from manyhands.algos.replay import check_memory
+from manyhands.averaging.maths import average
 from manyhands.channels.base import ExecutorChannel
 from manyhands.collect.streams import INIT, mix
 from manyhands.config import Config
@@ -24,7 +25,7 @@ from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
 from manyhands.experience import LIFE_LOST, Evaluation, Layout, Trajectory
 from manyhands.nets.build import actor_critic, q_network
-from manyhands.orders import Task
+from manyhands.orders import Hogwild, Task
 from manyhands.policy import ActionSpec, Float32, NetSpec, Weights
 from manyhands.roles.executor import Executor, Listener
 from manyhands.roles.hogwild import HogwildLearner
@@ -82,23 +83,31 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
     if isinstance(config.algo, DqnConfig):
         check_memory(config.algo, layout, config.collect.shards)
         spec = q_network(config.net, spaces, config.collect.shards * config.collect.lanes)
+    elif isinstance(config.algo, AdqnConfig):
+        spec = q_network(config.net, spaces, 1)
     else:
         spec = actor_critic(config.net, spaces)
-    hogwild = config.algo if isinstance(config.algo, HogwildConfig) else None
+    hogwild = None
+    if isinstance(config.algo, HogwildConfig):
+        hogwild = Hogwild(config.collect.shards, config.run.algo, asdict(config.algo))
     if hogwild is not None and spaces.obs.image:
         raise UsageError(f"{config.run.algo} learns with dense networks, and {config.env.id} shows pictures")
+    if hogwild is not None and (config.net.normalise or config.net.state_std):
+        raise UsageError(f"{config.run.algo} knows neither net.normalise nor net.state_std; leave them out")
     task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes, hogwild)
     return Plan(config, spaces, task, solved_at, callable_env)
 
 
 def _way_to_act(config: Config, space: ActionSpec) -> ActionSpec:
     """What the settings make of an environment's actions."""
-    if isinstance(config.algo, DqnConfig):
+    if isinstance(config.algo, DqnConfig | AdqnConfig):
         if space.kind != "categorical" or len(space.sizes) != 1:
             raise UsageError(
                 f"{config.run.algo} needs one choice among a few actions (Discrete), which {config.env.id} "
                 "does not have; try --algo ppo"
             )
+        if isinstance(config.algo, AdqnConfig):
+            return replace(space, kind="values")
         return replace(space, kind="values", dueling=config.algo.dueling, epsilon=config.algo.epsilon_test)
     if space.kind == "gaussian":
         return replace(space, squash=config.net.squash, state_std=config.net.state_std)
@@ -110,10 +119,6 @@ def open_channel(plan: Plan, broker: str | None, path: Path) -> ExecutorChannel:
     config = plan.config
     workers = config.run.workers if config.run.workers >= 0 else usable_cores()
     workers = min(workers, config.collect.shards)
-    if broker is not None and plan.task.hogwild is not None:
-        raise UsageError(
-            f"{config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
-        )
     if broker is not None and broker.startswith("ray"):
         return _open_ray(plan, broker, max(1, workers))
     if broker is not None:
@@ -212,8 +217,9 @@ class _LateLearner:
             metrics: dict[str, float] = self.load().learn(trajectories)
         return {**metrics, **self.judge(self.weights())} if self.judge is not None else metrics
 
-    def replace(self, vector: Float32) -> None:
-        self.load().net.load(vector)
+    def mix(self, vector: Float32, share: float) -> None:
+        net = self.load().net
+        net.load(average(net.vector(), vector, share))
 
     def load(self) -> Any:
         if self.algorithm is None:
@@ -280,6 +286,10 @@ def train(
     """
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
+    if channel is not None and planned.task.hogwild is not None:
+        raise UsageError(
+            f"{config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
+        )
     with ExitStack() as held:
         if resume is not None:
             held.enter_context(resume.lock())

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from manyhands.averaging.network import Network
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -50,6 +52,25 @@ def test_the_python_snippets_run(home: Path) -> None:
 def test_the_commands_for_atari_run(tmp_path: Path) -> None:
     for block in blocks("sh", "docs/atari.md"):
         run_in(tmp_path, block)
+
+
+def test_the_commands_for_cores_that_learn_together_run(tmp_path: Path) -> None:
+    for block in blocks("sh", "docs/averaging.md"):
+        run_in(tmp_path, block)
+
+
+def test_the_commands_for_averaging_run(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "averaging.md").read_text()
+    commands = [line.partition("#")[0].split() for line in text.splitlines() if line.startswith("manyhands ")]
+    parent, child = (next(words for words in commands if words[1] == name) for name in ("parent", "child"))
+    address = child[2]
+    with Network(tmp_path / "parent") as network:
+        network.start_parent(*parent[2:], "--exchanges", 3, "--listen", "127.0.0.1:0")
+        assert network.address.rpartition(":")[0] == address.rpartition(":")[0]
+        network.start_child("small", "--cores", 1)
+        run = network.wait(120)
+    assert run.status()["exchanges"] >= 3
+    assert "Done after" in network.said("parent")
 
 
 def test_the_commands_for_several_machines_run(tmp_path: Path) -> None:

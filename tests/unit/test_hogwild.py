@@ -1,18 +1,23 @@
 """Cores that learn together: gradients without torch, optimizers without a lock, and A3C."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manyhands import train
 from manyhands.algos.a3c import bootstrapped, of_entropy, of_log_prob
 from manyhands.algos.configs import A3cConfig
 from manyhands.algos.distributions import distribution
 from manyhands.algos.shared_optimizer import KEPT, SharedOptimizer
+from manyhands.algos.shared_replay import MARGIN, SharedReplay, width
 from manyhands.nets.numpy_gradient import NumpyGradient
 from manyhands.nets.torch_net import TorchNet
 from manyhands.policy import ActionSpec, Dense, Head, NetSpec
+from manyhands.runs.store import LAST
 
 APART = NetSpec((3,), (Head("policy", 4, (Dense(8),)), Head("value", 1, (Dense(8), Dense(5, "relu")))))
 SHARED = NetSpec((2, 3), (Head("policy", 4), Head("value", 1)), (Dense(7, "relu"), Dense(6)), normalise=True)
@@ -98,3 +103,49 @@ def test_gradients_are_shortened() -> None:
     optimizer = SharedOptimizer(config, vector, np.zeros((1, 4), np.float32), np.zeros(1, np.int64))
     optimizer.step(np.full(4, 10.0, np.float32))
     assert np.linalg.norm(vector) == pytest.approx(2.0, rel=1e-5)
+
+
+def replay(cores: int, capacity: int) -> SharedReplay:
+    return SharedReplay(np.zeros((cores, capacity, width(2)), np.float32), np.zeros(cores, np.int64))
+
+
+def fill(memory: SharedReplay, core: int, count: int) -> None:
+    for number in range(count):
+        obs = np.array([core, number], np.float32)
+        memory.write(core, obs, number % 3, float(number), 0.9, obs + 1)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_every_core_draws_from_what_all_have_written(replacement: bool) -> None:
+    memory = replay(3, MARGIN + 6)
+    for core, count in enumerate((4, 6, MARGIN + 25)):
+        fill(memory, core, count)
+    # The last share is full, so its oldest rows, which might be being overwritten, are left out.
+    last = {(2, MARGIN + n) for n in range(19, 25)}
+    expected = {(0, n) for n in range(4)} | {(1, n) for n in range(6)} | last
+    assert memory.held == len(expected)
+    rng = np.random.default_rng(0)
+    seen: dict[tuple[int, int], int] = dict.fromkeys(expected, 0)
+    for _ in range(400):
+        drawn = memory.sample(rng, 10, replacement)
+        pairs = [tuple(map(int, row)) for row in drawn.obs]
+        assert replacement or len(set(pairs)) == 10
+        np.testing.assert_array_equal(drawn.following, drawn.obs + 1)
+        np.testing.assert_array_equal(drawn.reward, drawn.obs[:, 1])
+        np.testing.assert_array_equal(drawn.action, drawn.obs[:, 1].astype(int) % 3)
+        for core, number in pairs:
+            seen[core, number] += 1
+    assert min(seen.values()) > 170  # of 250 on average
+    assert max(seen.values()) < 330
+
+
+@pytest.mark.parametrize("algo", ["a3c", "adqn"])
+def test_one_core_learns_the_same_twice(algo: str, tmp_path: Path) -> None:
+    def trained(name: str) -> np.ndarray:
+        run = train(
+            "CartPole-v1", algo, workers=0, steps=3000, until="steps", seed=2, directory=tmp_path / name
+        )
+        return run.checkpoint(LAST).weights.vector
+
+    once, again = trained("once"), trained("again")
+    assert np.array_equal(once, again)

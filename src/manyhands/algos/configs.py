@@ -276,6 +276,39 @@ class A3cConfig(HogwildConfig):
         not_negative(self, "algo", "entropy", "value_weight")
 
 
+@dataclass(frozen=True)
+class AdqnConfig(HogwildConfig):
+    """Deep Q-learning by cores that share a network and a replay memory."""
+
+    optimizer: Literal["sgd", "rmsprop", "adam"] = "adam"
+    learning_rate: float = 5e-4
+    batch: int = 64
+    max_grad_norm: float = 10.0
+    epsilon: float = 0.05
+    epsilon_steps: int = 10_000
+    """A core's steps in which the share of random actions falls from 1 to `epsilon`."""
+    memory: int = 50_000
+    """Transitions that each core's share of the memory holds."""
+    replacement: bool = True
+    """Whether one transition may be drawn twice for a batch."""
+    steps_per_update: int = 2
+    """A core's steps for one step of the optimizer."""
+    warmup: int = 2000
+    """Transitions of all cores before learning begins."""
+    target_every: int = 500
+    """A core's steps after which its target network becomes a copy of the shared one."""
+    double: bool = True
+    """The online network chooses the next action, the target network judges it (van Hasselt et al. 2016)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "algo", "memory", "steps_per_update", "target_every")
+        not_negative(self, "algo", "epsilon_steps")
+        require(self.warmup >= self.batch, "algo.warmup", self.warmup, f"at least algo.batch, {self.batch}")
+        least = self.warmup + 256  # of a full share, the oldest are not drawn
+        require(self.memory >= least, "algo.memory", self.memory, f"at least {least}, for algo.warmup")
+
+
 ALGORITHMS: dict[str, type[AlgoConfig] | type[DqnConfig] | type[HogwildConfig]] = {
     "ppo": PpoConfig,
     "a2c": A2cConfig,
@@ -285,4 +318,5 @@ ALGORITHMS: dict[str, type[AlgoConfig] | type[DqnConfig] | type[HogwildConfig]] 
     "dqn": DqnConfig,
     "apex": ApexConfig,
     "a3c": A3cConfig,
+    "adqn": AdqnConfig,
 }

@@ -1,5 +1,7 @@
 """A child: trains by itself with any algorithm, and exchanges weights with its parent now and then."""
 
+import random
+import socket
 import threading
 import time
 from collections import deque
@@ -7,15 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from manyhands import wire
-from manyhands.averaging.maths import Feedback, average, dequantise
-from manyhands.averaging.protocol import PROTOCOL, AveragingConfig, client_tls, received
+from manyhands.algos.configs import DqnConfig, HogwildConfig
+from manyhands.averaging.maths import Feedback, dequantise
+from manyhands.averaging.protocol import OVER, PROTOCOL, AveragingConfig, client_tls, number, received
 from manyhands.config import Config
 from manyhands.errors import ManyhandsError, RunError, UsageError, WireError
 from manyhands.experience import Trajectory
@@ -39,7 +42,6 @@ class Welcome:
     spec: NetSpec
     averaging: AveragingConfig
     weights: Weights
-    over: bool
 
     @classmethod
     def from_message(cls, message: wire.Message) -> "Welcome":
@@ -53,10 +55,17 @@ class Welcome:
                 spec,
                 AveragingConfig(**message.meta["averaging"]),
                 Weights(int(message.meta["version"]), vector.copy(), spec.schema),
-                bool(message.meta["over"]),
             )
-        except (KeyError, TypeError, ValueError, UsageError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, UsageError) as error:
             raise WireError(f"the parent's welcome cannot be read: {error}") from error
+
+
+class Mixable(Protocol):
+    """A learner that lets others have a share in its weights."""
+
+    def weights(self) -> Weights: ...
+
+    def mix(self, vector: Float32, share: float) -> None: ...
 
 
 class Link:
@@ -67,14 +76,17 @@ class Link:
         self.tls = client_tls(url, authority)
         self.connection: ClientConnection | None = None
         self.ready: wire.Message | None = None
+        self.averaging = AveragingConfig()  # as the parent last told
         self.said: Callable[[str], None] = lambda text: None
         self.returning: threading.Thread | None = None
         self.closed = threading.Event()
+        self.over = False  # the parent has all that it wanted
         self.refused = ""  # why, when the parent wants no more of this child
 
     def join(self) -> Welcome:
         """The first time; raises where the parent cannot be reached or does not want this child."""
         self.connection, welcome = self._greet()
+        self.averaging = welcome.averaging
         return welcome
 
     def get_ready(self, spec: NetSpec) -> None:
@@ -91,57 +103,80 @@ class Link:
                 compression=None,
                 open_timeout=OPEN_TIMEOUT,
                 max_size=MAX_WELCOME,
-            )
-        except InvalidURI as error:
-            raise UsageError(f"{self.url!r} is not an address such as ws://host:8765") from error
-        except (OSError, InvalidHandshake, TimeoutError) as error:
+            ).__enter__()
+        except (OSError, ImportError) as error:  # before ValueError, which a bad certificate is as well
             raise RunError(f"no parent at {self.url}: {error}") from error
-        meta = {"protocol": PROTOCOL, "name": self.name, "token": self.token}
+        except (InvalidURI, ValueError) as error:
+            raise UsageError(f"{self.url!r} is not an address such as ws://host:8765") from error
+        except WebSocketException as error:
+            raise RunError(f"no parent at {self.url}: {error}") from error
         try:
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # a parent that takes nothing more counts as gone
+                timeout = int(1000 * ANSWER_TIMEOUT)
+                connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
+            meta = {"protocol": PROTOCOL, "name": self.name, "token": self.token}
             connection.send(wire.encode(wire.Message("hello", "", meta)))
             message = received(connection.recv(ANSWER_TIMEOUT), "welcome", "refused")
-        except (ConnectionClosed, TimeoutError) as error:
-            raise RunError(f"the parent at {self.url} hung up: {error}") from error
-        if message.kind == "refused":
+            if message.kind == "refused":
+                raise RunError(f"the parent at {self.url} refuses {self.name}: {message.meta.get('why')}")
+            return connection, Welcome.from_message(message)
+        except BaseException as error:
             connection.close()
-            raise RunError(f"the parent at {self.url} refuses {self.name}: {message.meta.get('why')}")
-        return connection, Welcome.from_message(message)
+            if isinstance(error, ConnectionClosed | TimeoutError):
+                raise RunError(f"the parent at {self.url} hung up: {error}") from error
+            raise
 
-    def ask(self, message: wire.Message) -> wire.Message | None:
-        """Sends weights and waits for the answer; None while there is no connection."""
+    def ask(self, message: wire.Message, size: int) -> tuple[int, Float32] | None:
+        """Sends weights; the parent's version and weights, or None while there is no connection."""
         connection = self.connection
         if connection is None:
             return None
         try:
             connection.send(wire.encode(message))
-            answer = received(connection.recv(ANSWER_TIMEOUT), "answer", "over", "refused")
+            answer = received(connection.recv(ANSWER_TIMEOUT), "answer", "refused")
+            if answer.kind == "refused":
+                self.refused = str(answer.meta.get("why"))
+                return None
+            if answer.schema != message.schema:
+                raise WireError(f"weights of structure {answer.schema}")
+            version = int(number(answer.meta, "version"))
+            return version, dequantise(answer.arrays, self.averaging.format, size)
         except (ConnectionClosed, OSError, TimeoutError, WireError) as error:
-            self._lost(connection, str(error) or type(error).__name__)
+            if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == OVER:
+                self.over = True
+            else:
+                self._lost(connection, str(error) or type(error).__name__)
             return None
-        if answer.kind == "refused":
-            self.refused = str(answer.meta.get("why"))
-        return answer
 
     def _lost(self, connection: ClientConnection, why: str) -> None:
         self.connection = None
-        with suppress(Exception):
-            connection.close()
+        connection.close()
         self.said(f"the parent is gone ({why}); training goes on, and so does looking for it")
         self.returning = threading.Thread(target=self._come_back, name="link", daemon=True)
         self.returning.start()
 
     def _come_back(self) -> None:
-        wait = FIRST_WAIT
-        while not self.closed.wait(wait):
+        wait, told = FIRST_WAIT, ""
+        while not self.closed.wait(wait * random.uniform(0.5, 1.0)):
             wait = min(2 * wait, LONGEST_WAIT)
             try:
-                connection, _ = self._greet()
+                connection, welcome = self._greet()
+            except ManyhandsError as error:
+                if "refuses" in str(error) and str(error) != told:
+                    told = str(error)
+                    self.said(told)
+                continue
+            try:
                 assert self.ready is not None
                 connection.send(wire.encode(self.ready))
-            except (ManyhandsError, ConnectionClosed, OSError):
+            except (ConnectionClosed, OSError):
+                connection.close()
                 continue
-            self.said("the parent is back")
+            self.averaging = welcome.averaging
             self.connection = connection
+            self.said("the parent is back")
+            if self.closed.is_set():
+                self.close()
             return
 
     def close(self) -> None:
@@ -156,9 +191,9 @@ class Link:
 class Exchanger:
     """What happens between two updates of a child's learner."""
 
-    def __init__(self, link: Link, averaging: AveragingConfig, spec: NetSpec, version: int) -> None:
-        self.link, self.averaging, self.spec, self.base = link, averaging, spec, version
-        self.feedback = Feedback(averaging.format, spec.size)
+    def __init__(self, link: Link, spec: NetSpec, version: int) -> None:
+        self.link, self.spec, self.base = link, spec, version
+        self.feedback = Feedback(link.averaging.format, spec.size)
         self.steps, self.episodes, self.exchanges, self.exchanged_at = 0, 0, 0, 0
         self.round_trip = 0.0
         self.recent: deque[float] = deque(maxlen=RECENT)
@@ -167,18 +202,18 @@ class Exchanger:
     def bind(self, stop: Callable[[], None], said: Callable[[str], None]) -> None:
         self.stop, self.link.said = stop, said
 
-    def after(self, learner: Any, trajectories: list[Trajectory]) -> None:
+    def after(self, learner: Mixable, trajectories: list[Trajectory]) -> None:
         for trajectory in trajectories:
             self.steps += trajectory.steps
             self.episodes += len(trajectory.episode_return)
             self.recent.extend(map(float, trajectory.episode_return))
-        if self.steps - self.exchanged_at < self.averaging.every:
+        averaging = self.link.averaging
+        if self.steps - self.exchanged_at < averaging.every:
             return
         self.exchanged_at = self.steps
-        mine = learner.weights().vector
-        theirs = self.exchange(mine)
-        if theirs is not None and self.averaging.beta:
-            learner.replace(average(mine, theirs, self.averaging.beta))
+        theirs = self.exchange(learner.weights().vector)
+        if theirs is not None and averaging.beta:
+            learner.mix(theirs, averaging.beta)
 
     def exchange(self, mine: Float32) -> Float32 | None:
         """The parent's weights after it has heard of ours; None where it cannot be reached."""
@@ -189,36 +224,35 @@ class Exchanger:
             "round_trip": self.round_trip,
             "recent": float(np.mean(self.recent)) if self.recent else None,
         }
+        if self.feedback.how != self.link.averaging.format:
+            self.feedback = Feedback(self.link.averaging.format, self.spec.size)
         began = time.perf_counter()
         message = wire.Message("exchange", self.spec.schema, meta, self.feedback.quantise(mine))
-        answer = self.link.ask(message)
-        if answer is None:
-            return None
-        if answer.kind == "refused":
-            self.link.said(f"the parent sent this child away: {self.link.refused}")
+        answer = self.link.ask(message, self.spec.size)
+        if self.link.over or self.link.refused:
             self.stop()
+        if answer is None:
             return None
         self.round_trip = time.perf_counter() - began
         self.exchanges += 1
-        self.base = int(answer.meta["version"])
-        if answer.kind == "over":
-            self.stop()
-        return dequantise(answer.arrays, self.averaging.format, self.spec.size)
+        self.base, theirs = answer
+        return theirs
 
 
 def own_config(welcome: Welcome, cores: int, seed: int) -> Config:
     """The parent's settings, for this machine: its cores, a seed of its own, and no end but the parent's."""
     config = welcome.config
     collect = config.collect
-    if hasattr(config.algo, "optimizer"):
+    if isinstance(config.algo, HogwildConfig):
         collect = replace(collect, shards=cores)
     run = replace(
         config.run,
         workers=cores,
         seed=seed,
-        steps=10**12,
-        until="steps",
+        until="told",
+        updates=0,
         test_every=10**12,
         checkpoint_every=1e9,
     )
-    return replace(config, collect=collect, run=run)
+    algo = replace(config.algo, save_memory=False) if isinstance(config.algo, DqnConfig) else config.algo
+    return replace(config, collect=collect, run=run, algo=algo)

@@ -3,30 +3,38 @@
 import argparse
 import asyncio
 import ipaddress
-import json
 import re
 import socket
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
+from manyhands.agent import judge
 from manyhands.averaging.protocol import AveragingConfig, read_token, server_tls
 from manyhands.collect.streams import INIT, mix
 from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
 from manyhands.policy import Weights
+from manyhands.roles.executor import Executor
 from manyhands.runs import checkpoint, store
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.store import Run
+from manyhands.runs.view import View
 from manyhands.settings import parse_override, read_yaml, resolve, usable_cores
+from manyhands.training import Plan, plan, stop_signals, train
+
+if TYPE_CHECKING:
+    from manyhands.averaging.parent import Parent
 
 FILE = "averaging.yaml"
 LINE_INTERVAL = 2.0
@@ -38,8 +46,7 @@ OVERRIDABLE = ("alpha", "beta", "exchanges", "every", "format", "max_step", "hog
 
 def parent(options: argparse.Namespace) -> None:
     _need_websockets()
-    from manyhands.averaging.parent import Parent
-    from manyhands.training import plan, stop_signals
+    from manyhands.averaging.parent import Child, Parent
 
     host, port = _listen(options.listen)
     token = read_token(options.token_file)
@@ -49,51 +56,99 @@ def parent(options: argparse.Namespace) -> None:
             "--token-file to the parent and to every child"
         )
     tls = server_tls(options.tls_cert, options.tls_key)
+    if not options.silence > 0:
+        raise UsageError(f"--silence is {options.silence:g}; it must be greater than 0")
     given = {name: value for name in OVERRIDABLE if (value := getattr(options, name)) is not None}
     with ExitStack() as held:
-        if options.resume is not None:
-            run = store.find(options.resume)
-            config = run.config()
-            averaging = AveragingConfig(**{**read_yaml(run.path / FILE), **given})
-            held.enter_context(run.lock())
-            planned = plan(config)
-            first = run.checkpoint(store.LAST).weights
-        else:
-            if options.env is None:
-                raise UsageError("which environment? For example: manyhands parent LunarLander-v3")
-            averaging = AveragingConfig(**given)
-            overrides = tuple(parse_override(text) for text in options.set)
-            seed = {} if options.seed is None else {"run": {"seed": options.seed}}
-            config = resolve(options.env, options.algo or "a3c", options.config, (*overrides, seed))
-            planned = plan(config)
-            first = planned.first_weights()
-            run = store.create(store.choose_path(options.name, options.dir), config)
-            held.enter_context(run.lock())
-        text = yaml.safe_dump(asdict(averaging), sort_keys=False)
-        checkpoint.write_atomically(run.path / FILE, text.encode())
-        keeper = _Keeper(run, planned, averaging, options.quiet)
+        begun = _resumed(options, given, held) if options.resume is not None else _new(options, given, held)
+        text = yaml.safe_dump(asdict(begun.averaging), sort_keys=False)
+        checkpoint.write_atomically(begun.run.path / FILE, text.encode())
+        keeper = _Keeper(begun, options.quiet)
         served = Parent(
-            averaging, config, planned.spec, first, token, options.silence, keeper.said, keeper.exchanged
+            begun.averaging,
+            begun.plan.config,
+            begun.plan.spec,
+            begun.first,
+            token,
+            options.silence,
+            keeper.said,
+            keeper.exchanged,
+            {name: Child.from_plain(name, plain) for name, plain in begun.children.items()},
         )
-        keeper.save(served, kept=options.resume is None)
-        with stop_signals(served.stop), keeper:
-            try:
+        keeper.save(served, "running", kept=options.resume is None)
+        status = "failed"
+        try:
+            with stop_signals(served.stop), keeper:
                 asyncio.run(served.run(host, port, tls, lambda: keeper.listening(served)))
-            finally:
-                keeper.save(served)
+            status = "finished" if served.over else "stopped"
+        except RunError:
+            if not served.address and options.resume is None:
+                begun.run.discard()  # it never listened
+            raise
+        finally:
+            if begun.run.path.exists():
+                keeper.save(served, status, kept=served.over)
         keeper.report(served)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A parent's run before it listens."""
+
+    run: Run
+    plan: Plan
+    averaging: AveragingConfig
+    first: Weights
+    children: dict[str, Any]
+    seconds: float = 0.0
+
+
+def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) -> _Begun:
+    if options.env is None:
+        raise UsageError("which environment? For example: manyhands parent LunarLander-v3")
+    averaging = AveragingConfig(**given)
+    seed = {} if options.seed is None else {"run": {"seed": options.seed}}
+    overrides = (*(parse_override(text) for text in options.set), seed)
+    planned = plan(resolve(options.env, options.algo or "a3c", options.config, overrides))
+    run = store.create(store.choose_path(options.name, options.dir), planned.config)
+    held.enter_context(run.lock())
+    return _Begun(run, planned, averaging, planned.first_weights(), {})
+
+
+def _resumed(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) -> _Begun:
+    refused = [name for name in ("env", "algo", "seed", "name", "dir", "config") if getattr(options, name)]
+    if refused or options.set:
+        raise UsageError(
+            f"--resume goes on with the run's own settings, not {', '.join(refused or ['--set'])}"
+        )
+    run = store.find(options.resume)
+    if not (run.path / FILE).exists():
+        raise UsageError(f"{run.path} is no parent's run; manyhands train --resume {run.path}")
+    try:
+        averaging = AveragingConfig(**{**read_yaml(run.path / FILE), **given})
+    except TypeError as error:
+        raise UsageError(f"{run.path / FILE} cannot be read: {error}") from error
+    held.enter_context(run.lock())
+    planned, last, status = plan(run.config()), run.checkpoint(store.LAST), run.status()
+    if last.spec.schema != planned.spec.schema:
+        raise RunError(f"{run.path} holds another network than its config.yaml describes")
+    seconds = float(status.get("seconds", 0.0))
+    return _Begun(run, planned, averaging, last.weights, status.get("children", {}), seconds)
 
 
 class _Keeper:
     """Writes a parent's run directory, and shows how it goes."""
 
-    def __init__(self, run: Run, plan: Any, averaging: AveragingConfig, quiet: bool) -> None:
-        self.run, self.plan, self.averaging, self.quiet = run, plan, averaging, quiet
+    def __init__(self, begun: _Begun, quiet: bool) -> None:
+        self.run, self.plan, self.averaging, self.quiet = begun.run, begun.plan, begun.averaging, quiet
         self.console, self.errors = Console(highlight=False), Console(stderr=True, highlight=False)
         self.live: Live | None = None
-        self.began = time.monotonic()
+        self.began = time.monotonic() - begun.seconds
         self.last_line = self.last_save = 0.0
-        self.metrics = run.metrics_path.open("a")
+        every = self.averaging.checkpoint_every
+        self.next_kept = begun.first.version - begun.first.version % every + every
+        self.log = MetricsLog(begun.run, sum(child["steps"] for child in begun.children.values()))
+        self.saving = asyncio.Lock()
 
     def __enter__(self) -> "_Keeper":
         if not self.quiet and self.console.is_terminal:
@@ -105,74 +160,69 @@ class _Keeper:
         if self.live is not None:
             self.live.stop()
             self.live = None
-        self.metrics.close()
+        self.log.close()
 
-    def listening(self, parent: Any) -> None:
-        if not self.quiet:
-            averaging = self.averaging
-            print(
-                f"{self.plan.config.env.id} with {self.plan.config.run.algo}, alpha {averaging.alpha:g}, "
-                f"beta {averaging.beta:g}, until {averaging.exchanges:,} exchanges; run in {self.run.path}\n"
-                f"Children join with: manyhands child {parent.address}",
-                flush=True,
-            )
+    def listening(self, parent: "Parent") -> None:
+        if self.quiet:
+            print(parent.address, flush=True)
+            return
+        averaging, config = self.averaging, self.plan.config
+        print(
+            f"{config.env.id} with {config.run.algo}, alpha {averaging.alpha:g}, beta {averaging.beta:g}, "
+            f"until {averaging.exchanges:,} exchanges; run in {self.run.path}\n"
+            f"Children join with: manyhands child {parent.address}",
+            flush=True,
+        )
 
     def said(self, text: str) -> None:
-        if self.live is not None:
-            self.live.console.print(text, soft_wrap=True)
-        else:
-            self.errors.print(text, soft_wrap=True)
+        console = self.errors if self.live is None else self.live.console
+        console.print(Text(text), soft_wrap=True)
 
-    def exchanged(self, parent: Any) -> None:
+    async def exchanged(self, parent: "Parent") -> None:
         now = time.monotonic()
-        if parent.version % self.averaging.checkpoint_every == 0:
-            self.save(parent, kept=True)
-            self._row(parent, now)
-        elif now - self.last_save >= SAVE_INTERVAL:
-            self.save(parent)
-        if self.quiet or now - self.last_line < LINE_INTERVAL:
-            return
-        self.last_line = now
+        kept = parent.version >= self.next_kept
+        if kept:
+            self.next_kept += self.averaging.checkpoint_every
+        if kept or (now - self.last_save >= SAVE_INTERVAL and not self.saving.locked()):
+            self.last_save = now
+            weights = parent.weights()
+            async with self.saving:  # in a thread: on an SD card it takes long enough to be felt
+                await asyncio.to_thread(self.save, parent, "running", kept, weights)
+        if not self.quiet and now - self.last_line >= LINE_INTERVAL:
+            self.last_line = now
+            self._show(parent, now)
+
+    def _show(self, parent: "Parent", now: float) -> None:
         if self.live is not None:
             self.live.update(_children(parent))
-        else:
-            connected = sum(child.connected for child in parent.children.values())
-            recent = [child.recent for child in parent.children.values() if child.recent is not None]
-            mean = f"{sum(recent) / len(recent):.1f}" if recent else "-"
-            print(
-                f"{now - self.began:6.1f} s  {parent.version:>6,} exchanges  children {connected}  "
-                f"return {mean}",
-                flush=True,
-            )
+            return
+        connected = sum(child.connected for child in parent.children.values())
+        mean = _mean_return(parent)
+        print(
+            f"{now - self.began:6.1f} s  {parent.version:>6,} exchanges  children {connected}  "
+            f"return {'-' if mean is None else f'{mean:.1f}'}",
+            flush=True,
+        )
 
-    def _row(self, parent: Any, now: float) -> None:
-        children = {name: child.to_plain() for name, child in parent.children.items()}
-        steps = sum(child.steps for child in parent.children.values())
-        row = {"steps": steps, "exchanges": parent.version, "seconds": round(now - self.began, 3)}
-        recent = [child.recent for child in parent.children.values() if child.recent is not None]
-        if recent:
-            row["return_mean"] = sum(recent) / len(recent)
-        self.metrics.write(json.dumps({**row, "children": children}) + "\n")
-        self.metrics.flush()
-
-    def save(self, parent: Any, kept: bool = False) -> None:
-        self.last_save = time.monotonic()
-        weights: Weights = parent.weights()
+    def save(self, parent: "Parent", status: str, kept: bool = False, weights: Weights | None = None) -> None:
+        """For a resume; and, when `kept`, for good, with a row of metrics."""
+        weights = weights or parent.weights()
         made = Checkpoint(self.plan.spec, self.plan.spaces.action, weights)
+        children = {name: child.to_plain() for name, child in parent.children.items()}
+        counts = {"steps": sum(child["steps"] for child in children.values()), "exchanges": weights.version}
+        seconds = round(time.monotonic() - self.began, 3)
         self.run.save(store.LAST, made)
         if kept:
             self.run.save(f"exchange-{weights.version:06}", made)
-        children = {name: child.to_plain() for name, child in parent.children.items()}
-        status = "finished" if parent.over else "running"
-        steps = sum(child.steps for child in parent.children.values())
-        state = {"status": status, "exchanges": parent.version, "steps": steps, "updated": store.now()}
-        state["seconds"] = time.monotonic() - self.began
-        self.run.save_status({**state, "children": children})
+            row: dict[str, Any] = {**counts, "version": weights.version, "seconds": seconds}
+            row["return_mean"] = _mean_return(parent)
+            if not self.log.file.closed:
+                self.log.write({**row, "children": children})
+        state = {"status": status, **counts, "version": weights.version, "updated": store.now()}
+        self.run.save_status({**state, "seconds": seconds, "children": children})
 
-    def report(self, parent: Any) -> None:
+    def report(self, parent: "Parent") -> None:
         """The children's books, and what the averaged agent is worth."""
-        from manyhands.agent import judge
-
         if self.quiet:
             return
         self.console.print(_children(parent))
@@ -187,13 +237,18 @@ class _Keeper:
             print(f"Go on: manyhands parent --resume {self.run.path}")
 
 
-def _children(parent: Any) -> Table:
+def _mean_return(parent: "Parent") -> float | None:
+    recent = [child.recent for child in parent.children.values() if child.recent is not None]
+    return sum(recent) / len(recent) if recent else None
+
+
+def _children(parent: "Parent") -> Table:
     table = Table(title=f"{parent.version:,} of {parent.averaging.exchanges:,} exchanges", box=None)
     for heading in ("child", "exchanges", "stale", "steps", "return", "round trip", "MB in", "MB out", ""):
         table.add_column(heading, justify="left" if heading in ("child", "") else "right")
     for name, child in sorted(parent.children.items()):
         table.add_row(
-            name,
+            Text(name),
             f"{child.exchanges:,}",
             f"{child.staleness:.1f}",
             f"{child.steps:,}",
@@ -209,8 +264,6 @@ def _children(parent: Any) -> Table:
 def child(options: argparse.Namespace) -> None:
     _need_websockets()
     from manyhands.averaging.child import Exchanger, Link, own_config
-    from manyhands.runs.view import View
-    from manyhands.training import plan, train
 
     name = options.name or f"{socket.gethostname()}-{_letters()}"
     if not re.fullmatch(r"[\w.-]{1,64}", name):
@@ -232,18 +285,22 @@ def child(options: argparse.Namespace) -> None:
                 f"{env_id} makes another network here than at the parent: {spec.to_json()} instead of "
                 f"{welcome.spec.to_json()}; install the same versions"
             )
-        if welcome.over:
-            print("The parent has all its exchanges already.")
-            return
         cores = config.run.workers
         print(f"{name}: {env_id} with {config.run.algo} on {cores} cores for {options.url}", flush=True)
-        exchanger = Exchanger(link, welcome.averaging, spec, welcome.weights.version)
+        exchanger = Exchanger(link, spec, welcome.weights.version)
         directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="manyhands-child-"))) / "run"
         start = replace(welcome.weights, version=0)
-        train(config, directory=directory, view=View(options.quiet), exchange=exchanger, start=start)
+        train(config, directory=directory, view=_ChildView(options.quiet), exchange=exchanger, start=start)
         if link.refused:
             raise RunError(f"the parent sent {name} away: {link.refused}")
         print(f"{name}: {exchanger.exchanges:,} exchanges, {exchanger.steps:,} steps")
+
+
+class _ChildView(View):
+    """Of a run that nobody will look for afterwards."""
+
+    def end(self, run: Run, executor: Executor) -> None:
+        pass
 
 
 def _letters() -> str:

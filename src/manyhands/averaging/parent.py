@@ -1,9 +1,11 @@
 """The parent: holds one network, and averages it with whatever its children send."""
 
 import asyncio
+import logging
+import re
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,6 +17,8 @@ from websockets.exceptions import ConnectionClosed
 from manyhands import wire
 from manyhands.averaging.maths import Feedback, average, dequantise, within
 from manyhands.averaging.protocol import (
+    HEADROOM,
+    OVER,
     PROTOCOL,
     AveragingConfig,
     message_limit,
@@ -34,9 +38,10 @@ READY_TIMEOUT = 120.0
 PING = 20.0
 """Seconds between two looks whether a silent child is still there, and until it counts as gone."""
 GRACE = 5.0
-"""Seconds that children have to hear that it is over."""
+"""Seconds that a child has to answer when its connection is closed."""
 TURN = 0.2
 NOBODY = "somebody who never gave a name"
+NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 @dataclass
@@ -48,7 +53,7 @@ class Child:
     connected: bool = False
     exchanges: int = 0
     refused: int = 0
-    steps: int = 0
+    steps: int = 0  # over all its lives
     episodes: int = 0
     staleness: float = 0.0  # mean: others' exchanges between two of its own
     bytes_in: int = 0
@@ -59,6 +64,10 @@ class Child:
 
     def to_plain(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name not in ("seen_at", "name")}
+
+    @classmethod
+    def from_plain(cls, name: str, plain: Mapping[str, Any]) -> "Child":
+        return cls(name, **{**plain, "connected": False})
 
 
 class Refused(Exception):  # noqa: N818 (not an error of the parent's)
@@ -77,16 +86,19 @@ class Parent:
         token: str = "",
         silence: float = 600.0,
         said: Callable[[str], None] = print,
-        exchanged: Callable[["Parent"], None] = lambda parent: None,
+        exchanged: Callable[["Parent"], Awaitable[None]] | None = None,
+        children: Mapping[str, Child] | None = None,
     ) -> None:
         """`silence`: seconds without an exchange after which a child is sent away."""
+        logging.getLogger("websockets").setLevel(logging.CRITICAL)  # `said` says it in our words
         self.averaging, self.config, self.spec = averaging, config, spec
         self.vector, self.version = first.vector.copy(), first.version
         self.token, self.silence = token, silence
         self.said, self.exchanged = said, exchanged
-        self.children: dict[str, Child] = {}
+        self.children = dict(children or {})
         self.turn = asyncio.Lock()
         self.stopping = False
+        self.failure: Exception | None = None
         self.address = ""
 
     @property
@@ -107,7 +119,8 @@ class Parent:
                 port,
                 ssl=tls,
                 compression=None,
-                max_size=message_limit(self.spec.size),
+                max_size=HEADROOM,  # until its token is known to be the right one
+                origins=[None],  # children, not web pages
                 open_timeout=HELLO_TIMEOUT,
                 ping_interval=PING,
                 ping_timeout=PING,
@@ -116,17 +129,16 @@ class Parent:
         except OSError as error:
             raise RunError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         async with server:
-            listening = next(iter(server.sockets)).getsockname()
-            scheme = "ws" if tls is None else "wss"
-            self.address = f"{scheme}://{listening[0]}:{listening[1]}"
+            found, port = next(iter(server.sockets)).getsockname()[:2]
+            host = f"[{found}]" if ":" in found else found
+            self.address = f"{'ws' if tls is None else 'wss'}://{host}:{port}"
             ready()
             while not self.stopping and not self.over:
                 await asyncio.sleep(TURN)
-            ended = time.monotonic()
-            while any(child.connected for child in self.children.values()):
-                if time.monotonic() - ended > GRACE:
-                    break
-                await asyncio.sleep(TURN / 4)
+            if self.over:
+                await asyncio.gather(*(connection.close(OVER, "over") for connection in server.connections))
+        if self.failure is not None:
+            raise self.failure
 
     async def _meet(self, connection: ServerConnection) -> None:
         """One connection, from its first word to its last."""
@@ -135,8 +147,11 @@ class Parent:
         try:
             async with asyncio.timeout(HELLO_TIMEOUT):
                 hello = received(await connection.recv(), "hello")
+            if not NAME.fullmatch(text(hello.meta, "name")):
+                raise Refused("its name is not made of letters, digits, dots, dashes and underscores")
             name = text(hello.meta, "name")
             child = self._admit(hello)
+            connection.protocol.max_message_size = message_limit(self.spec.size)
             await self._welcome(connection)
             async with asyncio.timeout(READY_TIMEOUT):
                 ready = received(await connection.recv(), "ready", "end")
@@ -146,14 +161,17 @@ class Parent:
                 await self._exchange_with(child, connection)
             self.said(f"{name} left after {child.exchanges} exchanges")
         except ConnectionClosed as error:
-            what = "sent too large a message" if error.sent and error.sent.code == 1009 else "was lost"
-            self.said(f"{name} {what}; it may come back")
+            if not self.over:
+                what = "sent too large a message" if error.sent and error.sent.code == 1009 else "was lost"
+                self.said(f"{name} {what}; it may come back")
         except TimeoutError:
             await self._send_away(connection, name, "said nothing for too long")
         except (WireError, Refused) as error:
             if child is not None:
                 child.refused += 1
             await self._send_away(connection, name, str(error))
+        except Exception as error:  # such as a full disk: the run ends with it, not this connection alone
+            self.failure, self.stopping = error, True
         finally:
             if child is not None:
                 child.connected = False
@@ -177,7 +195,6 @@ class Parent:
             "spec": self.spec.to_json(),
             "averaging": asdict(self.averaging),
             "version": self.version,
-            "over": self.over,
         }
         message = wire.Message("welcome", self.spec.schema, meta, {"vector": self.vector})
         await connection.send(wire.encode(message))
@@ -189,44 +206,55 @@ class Parent:
 
     async def _exchange_with(self, child: Child, connection: ServerConnection) -> None:
         feedback = Feedback(self.averaging.format, self.spec.size)
+        before: Mapping[str, float] = {"steps": 0.0, "episodes": 0.0}  # that were counted already
         while True:
             async with asyncio.timeout(self.silence):
                 raw = await connection.recv()
             message = received(raw, "exchange", "end")
             if message.kind == "end":
                 return
+            if self.over:
+                await connection.close(OVER, "over")
+                return
             child.bytes_in += len(raw)
-            await self._exchange(child, message)
-            kind = "over" if self.over or self.stopping else "answer"
+            before = await self._exchange(child, message, before)
             meta = {"version": self.version}
-            answer = wire.encode(wire.Message(kind, self.spec.schema, meta, feedback.quantise(self.vector)))
+            arrays = feedback.quantise(self.vector)
+            answer = wire.encode(wire.Message("answer", self.spec.schema, meta, arrays))
             child.bytes_out += len(answer)
             await connection.send(answer)
 
-    async def _exchange(self, child: Child, message: wire.Message) -> None:
+    async def _exchange(
+        self, child: Child, message: wire.Message, before: Mapping[str, float]
+    ) -> Mapping[str, float]:
+        """Averages; returns what the child has counted so far."""
         if message.schema != self.spec.schema:
             raise Refused(f"weights of structure {message.schema} where {self.spec.schema} was expected")
         vector = dequantise(message.arrays, self.averaging.format, self.spec.size)
         facts = {name: number(message.meta, name) for name in ("base", "steps", "episodes", "round_trip")}
         recent = message.meta.get("recent")
-        child.recent = number(message.meta, "recent") if recent is not None else None
+        mean = number(message.meta, "recent", least=-np.inf) if recent is not None else None
         if self.averaging.hogwild:
             await asyncio.to_thread(self._move, vector)
         else:
             async with self.turn:
                 self._move(vector)
+        self.version += 1
         child.exchanges += 1
+        child.recent = mean
         stale = max(0.0, self.version - 1 - facts["base"])
         child.staleness += (stale - child.staleness) / child.exchanges
-        child.steps, child.episodes = int(facts["steps"]), int(facts["episodes"])
+        child.steps += max(0, int(facts["steps"] - before["steps"]))
+        child.episodes += max(0, int(facts["episodes"] - before["episodes"]))
         child.round_trip, child.seen_at = facts["round_trip"], time.monotonic()
-        self.exchanged(self)
+        if self.exchanged is not None:
+            await self.exchanged(self)
+        return facts
 
     def _move(self, vector: Float32) -> None:
         averaging = self.averaging
         moved = within(self.vector, average(self.vector, vector, averaging.alpha), averaging.max_step)
         np.copyto(self.vector, moved)
-        self.version += 1
 
     async def _send_away(self, connection: ServerConnection, name: str, why: str) -> None:
         self.said(f"{name} was sent away: {why}")

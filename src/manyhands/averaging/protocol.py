@@ -3,8 +3,11 @@
 child                            parent
 hello (protocol, name, token) -> welcome (settings, structure, format, first weights), or refused
 ready (structure)             -> (nothing), or refused
-exchange (weights)            -> answer (weights), or over, or refused
+exchange (weights)            -> answer (weights), or refused
 end                           -> (closes)
+
+When all exchanges are made, the parent closes every connection with the code OVER. A child that loses its
+connection in any other way looks for its parent until it is stopped.
 """
 
 import hmac
@@ -20,9 +23,12 @@ from manyhands.checks import not_negative, positive, unit
 from manyhands.errors import UsageError, WireError
 
 PROTOCOL = 1
+OVER = 4000
 HEADROOM = 64 * 1024
 """Bytes of a message beside its weights."""
 NAME_LENGTH = 64
+MOST = 1e15
+"""Numbers that a child may count to."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +72,10 @@ def text(meta: Mapping[str, Any], name: str, limit: int = NAME_LENGTH) -> str:
     return found
 
 
-def number(meta: Mapping[str, Any], name: str) -> float:
+def number(meta: Mapping[str, Any], name: str, least: float = 0.0) -> float:
+    """A finite one."""
     found = meta.get(name)
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found < MOST:
         raise WireError(f"a message whose {name} is {found!r}")
     return float(found)
 
@@ -77,6 +84,8 @@ def received(raw: Any, *kinds: str) -> wire.Message:
     """A binary message of one of these kinds."""
     if not isinstance(raw, bytes):
         raise WireError("text where a binary message was expected")
+    if raw[:3] == wire.MAGIC and raw[3:4] != b"\0":
+        raise WireError("a compressed message, which may be larger than it looks")
     message = wire.decode(raw)
     if message.kind not in kinds:
         raise WireError(f"a message of kind {message.kind!r} where {' or '.join(kinds)} was expected")
@@ -90,7 +99,10 @@ def same_token(one: str, other: str) -> bool:
 def read_token(path: Path | None) -> str:
     if path is None:
         return ""
-    token = path.read_text().partition("\n")[0].strip()
+    try:
+        token = path.read_text().partition("\n")[0].strip()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not text") from error
     if not token:
         raise UsageError(f"{path} holds no token")
     return token

@@ -17,9 +17,10 @@ from manyhands.algos.configs import DqnConfig
 from manyhands.algos.replay import Replay
 from manyhands.bench.parts import Measured
 from manyhands.bench.report import Table, manyhands, run_json, trained
+from manyhands.channels.processes import resident_megabytes
 from manyhands.collect.streams import trial_seed
 from manyhands.envs import make as envs
-from manyhands.experience import Array, Layout
+from manyhands.experience import Array, Layout, Trajectory
 from manyhands.policy import ActionSpec
 from manyhands.runs.plots import BLUE, GREEN, ORANGE
 from manyhands.runs.store import LAST, Run
@@ -32,6 +33,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 BOARD, BOARD_STEPS = "MinAtar/Breakout-v1", 500_000
 BOARD_SEEDS = 3
 REPLAY_ROWS, REPLAY_BATCH, REPLAY_ROUNDS = 1_000_000, 512, 300
+LONG_ROUNDS = 10_000
 TIMEOUT = 7200.0
 
 
@@ -155,11 +157,41 @@ def replay() -> Measured:
     pixels = Layout(4, 1, (4, 84, 84), "|u1", ActionSpec("values", (4,)), ("q_taken", "q_max"), 4)
     small = Replay(pixels, 8, 20_000, 0.99, 3, True)
     size = small.nbytes / 20_000
+    before, after = _grown(small, pixels)
     rows = [
         (f"prioritised, batches of {REPLAY_BATCH} out of {REPLAY_ROWS:,}: items/s", f"{rate:,.0f}"),
         ("bytes per Atari transition", f"{size:,.0f}"),
+        ("MB of the process, with the memory full", f"{before:,.0f}"),
+        (f"and after {LONG_ROUNDS:,} more rounds of adding and drawing", f"{after:,.0f}"),
     ]
-    return [Table("Replay memory", ("", ""), rows)], {"items_per_second": rate, "bytes": size}
+    numbers = {"items_per_second": rate, "bytes": size, "full": before, "later": after}
+    return [Table("Replay memory", ("", ""), rows)], numbers
+
+
+def _grown(memory: Replay, layout: Layout) -> tuple[float, float]:
+    """Megabytes of this process once the memory is full, and long after."""
+    arrays = layout.allocate()
+    for array in arrays.values():
+        array[...] = 0
+    rng = np.random.default_rng(0)
+    steps = 0
+
+    def add(rounds: int) -> None:
+        nonlocal steps
+        for _ in range(rounds):
+            for shard in range(memory.lanes // layout.lanes):
+                made = Trajectory.from_arrays(
+                    arrays, layout.columns, 0, 0, shard=shard, sequence=steps, version=0, maker=""
+                )
+                memory.add(made, made.reward, 0.6)
+            steps += 1
+            drawn = memory.draw(rng, 32, 0.5)
+            memory.update(drawn.places, rng.normal(size=32), 0.6)
+
+    add(memory.slots // layout.steps + 1)
+    full = resident_megabytes(os.getpid())
+    add(LONG_ROUNDS)
+    return full, resident_megabytes(os.getpid())
 
 
 def draw_board(board: Any, over: Any, found: Mapping[str, Any]) -> None:

@@ -28,8 +28,7 @@ class InlineChannel:
         self.layout = task.layout
         self.memory: SharedMemory | None = None
         if task.hogwild is not None:
-            size = SharedMemory.size(task.spec, task.hogwild)
-            self.memory = SharedMemory(bytearray(size), task.spec, task.hogwild)
+            self.memory = SharedMemory(bytearray(SharedMemory.size(task)), task)
         self.collector = Collector(task, self.name, self._report, callable_env, memory=self.memory)
         self.orders: deque[Order | Trial] = deque()
         self.events: deque[Fault | Notice] = deque()

@@ -128,8 +128,7 @@ class ProcessesChannel:
         ]
         self.memory: SharedMemory | None = None
         if task.hogwild is not None:
-            size = SharedMemory.size(task.spec, task.hogwild)
-            self.memory = SharedMemory(self._share(size), task.spec, task.hogwild)
+            self.memory = SharedMemory(self._share(SharedMemory.size(task)), task)
         self.events: deque[Event | WorkerProcess] = deque()  # a worker among them is gone
         self.workers_by_shard: dict[int, WorkerProcess] = {}
         self.processes: list[WorkerProcess] = []
@@ -348,9 +347,9 @@ class WorkerSide:
         self.board = shared.WeightBoard(mmap.mmap(board_fd, shared.WeightBoard.size(spec)), spec)
         size = shared.ROLLOUT_SLOTS * shared.rollout_size(layout)
         self.memory: SharedMemory | None = None
-        if (hogwild := self._task.hogwild) is not None:
-            mapped = mmap.mmap(rollout_fds.pop(), SharedMemory.size(spec, hogwild))
-            self.memory = SharedMemory(mapped, spec, hogwild)
+        if self._task.hogwild is not None:
+            mapped = mmap.mmap(rollout_fds.pop(), SharedMemory.size(self._task))
+            self.memory = SharedMemory(mapped, self._task)
         self.slots = {}
         for shard, descriptor in zip(self.shards, rollout_fds, strict=True):
             memory = mmap.mmap(descriptor, size)

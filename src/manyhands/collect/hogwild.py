@@ -4,13 +4,17 @@ import mmap
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from math import prod
 
 import numpy as np
 
 from manyhands.algos.a3c import A3cCore
-from manyhands.algos.configs import A3cConfig, HogwildConfig
+from manyhands.algos.adqn import AdqnCore
+from manyhands.algos.configs import A3cConfig, AdqnConfig
 from manyhands.algos.shared_optimizer import KEPT, SharedOptimizer
-from manyhands.collect.player import TRIES
+from manyhands.algos.shared_replay import SharedReplay, width
+from manyhands.collect.player import MAX_LENGTH, TRIES
 from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
 from manyhands.collect.streams import action_stream, env_seed
 from manyhands.envs import make as envs
@@ -18,27 +22,50 @@ from manyhands.errors import EnvError
 from manyhands.experience import Array, ShardState, Trajectory
 from manyhands.nets.build import Actor
 from manyhands.orders import Fault, Notice, Task
-from manyhands.policy import NetSpec, Weights
+from manyhands.policy import Weights
 
 Report = Callable[[Fault | Notice], None]
-CLOCK = 64
-"""Bytes before the vector, the first eight of which count the optimizer's steps."""
+ALIGNMENT = 64
 
 
 class SharedMemory:
-    """One vector of weights and what its optimizer keeps, in memory that all cores map."""
+    """What all cores map: the weights, what their optimizer keeps, and perhaps a replay memory."""
 
-    def __init__(self, buffer: bytearray | mmap.mmap, spec: NetSpec, config: HogwildConfig) -> None:
-        kept = KEPT[config.optimizer]
-        self.clock = np.frombuffer(buffer, np.int64, 1)
-        self.vector = np.frombuffer(buffer, np.float32, spec.size, CLOCK)
-        flat = np.frombuffer(buffer, np.float32, kept * spec.trained, CLOCK + 4 * spec.size)
-        self.state = flat.reshape(kept, spec.trained)
-        self.optimizer = SharedOptimizer(config, self.vector[: spec.trained], self.state, self.clock)
+    def __init__(self, buffer: bytearray | mmap.mmap, task: Task) -> None:
+        assert task.hogwild is not None
+        shapes = _shapes(task)
+        at, arrays = 0, []
+        for dtype, shape in shapes:
+            arrays.append(np.frombuffer(buffer, dtype, prod(shape), at).reshape(shape))
+            at += _aligned(dtype, shape)
+        self.clock, self.vector, self.state, self.played, rows, counts = arrays
+        trained = self.vector[: task.spec.trained]
+        self.optimizer = SharedOptimizer(task.hogwild.config, trained, self.state, self.clock)
+        self.replay = SharedReplay(rows, counts)
 
     @staticmethod
-    def size(spec: NetSpec, config: HogwildConfig) -> int:
-        return CLOCK + 4 * (spec.size + KEPT[config.optimizer] * spec.trained)
+    def size(task: Task) -> int:
+        return sum(_aligned(dtype, shape) for dtype, shape in _shapes(task))
+
+
+def _shapes(task: Task) -> list[tuple[str, tuple[int, ...]]]:
+    """Of the clock, the vector, the optimizer's state, every core's steps, and the replay memory."""
+    assert task.hogwild is not None
+    config, cores, spec = task.hogwild.config, task.hogwild.cores, task.spec
+    capacity = config.memory if isinstance(config, AdqnConfig) else 0
+    return [
+        ("<i8", (1,)),
+        ("<f4", (spec.size,)),
+        ("<f4", (KEPT[config.optimizer], spec.trained)),
+        ("<i8", (cores,)),
+        ("<f4", (cores, capacity, width(prod(spec.input_shape)))),
+        ("<i8", (cores,)),
+    ]
+
+
+def _aligned(dtype: str, shape: tuple[int, ...]) -> int:
+    size = np.dtype(dtype).itemsize * prod(shape)
+    return size + -size % ALIGNMENT
 
 
 class HogwildShard:
@@ -54,7 +81,6 @@ class HogwildShard:
         callable_env: envs.MakeEnv | None = None,
         progress: memoryview | None = None,
     ) -> None:
-        assert isinstance(task.hogwild, A3cConfig)
         self.task, self.index, self.worker, self.report = task, index, worker, report
         self.callable_env = callable_env
         self.progress = progress if progress is not None else unshared()
@@ -64,8 +90,7 @@ class HogwildShard:
             raise EnvError(f"{task.env.id} has other spaces here than where the run was started")
         self.encode = envs.encoder(self.env.observation_space, spaces.obs)
         self.decode = envs.decoder(self.env.action_space, task.layout.action)
-        self.core = A3cCore(task.hogwild, task.spec, task.layout.action, memory.vector, memory.optimizer)
-        self.memory = memory
+        self.core = _core(task, index, memory)
         self.obs = np.zeros((2, *task.layout.obs_shape), task.layout.obs_dtype)
         self.sequence, self.episode = 0, 0
 
@@ -88,6 +113,8 @@ class HogwildShard:
                 self.report(Fault(self.worker, self.index, self.index, self.episode, seed, text))
                 if attempt == TRIES - 1:
                     raise EnvError(f"{self.task.env.id} failed {TRIES} times in a row: {error}") from error
+                with suppress(Exception):  # it may fail at closing, too
+                    self.env.close()
                 self.env = envs.make_to_play(self.task.env, self.callable_env)
                 self.episode += 1
         self.episode += 1
@@ -128,10 +155,21 @@ class HogwildShard:
             length += 1
             if not np.isfinite(amount) or not np.isfinite(following).all():
                 raise EnvError(f"{self.task.env.id} broke its contract: what it gave is not finite")
-            self.core.step(now, action, amount, following, terminated, terminated or truncated)
+            ended = terminated or truncated or length == MAX_LENGTH
+            self.core.step(now, action, amount, following, terminated, ended)
             now[...] = following
-            if terminated or truncated:
+            if ended:
                 return total, length
 
     def close(self) -> None:
         self.env.close()
+
+
+def _core(task: Task, index: int, memory: SharedMemory) -> A3cCore | AdqnCore:
+    assert task.hogwild is not None
+    config, spec, action = task.hogwild.config, task.spec, task.layout.action
+    if isinstance(config, AdqnConfig):
+        played = memory.played[index : index + 1]
+        return AdqnCore(config, spec, action, memory.vector, memory.optimizer, memory.replay, index, played)
+    assert isinstance(config, A3cConfig)
+    return A3cCore(config, spec, action, memory.vector, memory.optimizer)

@@ -145,9 +145,12 @@ class Executor:
         self._save()
 
     def _finished(self) -> bool:
+        if self.config.run.until == "told":
+            return False
         if self.config.run.until == "solved" and self.counts.solved:
             return True
-        return self.counts.steps >= self.config.run.steps
+        updates = self.config.run.updates
+        return self.counts.steps >= self.config.run.steps or 0 < updates <= self.weights.version
 
     def _order_next(self, shard: int, agent: str = "") -> None:
         self.ordered[shard] += 1

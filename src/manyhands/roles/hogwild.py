@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from manyhands.averaging.maths import average
 from manyhands.collect.hogwild import SharedMemory
 from manyhands.errors import RunError
 from manyhands.experience import Array, Trajectory
@@ -24,8 +25,9 @@ class HogwildLearner:
     def weights(self) -> Weights:
         return Weights(self.version, self.memory.vector.copy(), self.spec.schema)
 
-    def replace(self, vector: Float32) -> None:
-        self.memory.vector[...] = vector
+    def mix(self, vector: Float32, share: float) -> None:
+        """With what the weights are now, which cores may have moved while others were asked."""
+        self.memory.vector[...] = average(self.memory.vector, vector, share)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         self.version += 1
@@ -37,10 +39,16 @@ class HogwildLearner:
         return {"updates": float(self.memory.clock[0])}
 
     def state(self) -> dict[str, Array]:
-        return {"optimizer": self.memory.state.copy(), "clock": self.memory.clock.copy()}
+        return {name: array.copy() for name, array in self._arrays().items()}
+
+    def _arrays(self) -> dict[str, Array]:
+        memory = self.memory
+        arrays = {"optimizer": memory.state, "clock": memory.clock, "played": memory.played}
+        return {**arrays, "rows": memory.replay.rows, "counts": memory.replay.counts}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        self.memory.state[...], self.memory.clock[...] = state["optimizer"], state["clock"]
+        for name, array in self._arrays().items():
+            array[...] = state[name]
 
     def remembered(self) -> None:
         """Nothing is remembered beside the state."""

@@ -8,7 +8,7 @@ from typing import Any
 from manyhands.runs.checkpoint import write_atomically
 from manyhands.runs.store import Run
 
-Row = Mapping[str, float | int | str]
+Row = Mapping[str, Any]
 
 
 class MetricsLog:

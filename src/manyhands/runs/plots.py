@@ -58,14 +58,16 @@ def learning_curve(run: Run, out: Path, goal: float | None = None) -> None:
     inline = config.run.workers == 0
     figure = new_figure(10, 8)
     figure.suptitle(_title(run, progress[-1]), fontsize=12, fontweight="bold")
-    returns, speed, booked = figure.subplots(3, 1, sharex=True, height_ratios=(5, 1.6, 2.4))
-    _draw_returns(returns, progress, tests, goal)
-    _draw_speed(speed, progress)
-    _draw_booked(booked, progress, inline)
-    booked.set_xlabel("environment steps")
-    booked.xaxis.set_major_formatter(EngFormatter(sep=""))
-    booked.set_xlim(0, 1.02 * max(row["steps"] for row in rows))
-    for axes in (returns, speed, booked):
+    heights = (5, 1.6, 2.4) if "learning" in progress[-1] else (5, 1.6)  # a parent does not learn
+    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    _draw_returns(panels[0], progress, tests, goal)
+    _draw_speed(panels[1], progress)
+    if len(panels) == 3:
+        _draw_booked(panels[2], progress, inline)
+    panels[-1].set_xlabel("environment steps")
+    panels[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
+    panels[-1].set_xlim(0, 1.02 * max(1, *(row["steps"] for row in rows)))
+    for axes in panels:
         tidy(axes)
     figure.align_ylabels()
     save_png(figure, out)

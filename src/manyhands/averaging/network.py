@@ -1,0 +1,106 @@
+"""A parent and its children as real processes of this machine, from start to end."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from manyhands.errors import RunError
+from manyhands.runs.store import Run
+
+ADDRESS = re.compile(r"manyhands child (wss?://\S+)")
+START_TIMEOUT = 60.0
+GRACE = 15.0
+
+
+class Network:
+    """Ends all that it started when it is left."""
+
+    def __init__(self, path: Path) -> None:
+        """The parent's run lies in `path`, and what the others say in files beside it."""
+        self.path = path
+        self.parent: subprocess.Popen[bytes] | None = None
+        self.children: dict[str, subprocess.Popen[bytes]] = {}
+        self.address = ""
+
+    def __enter__(self) -> "Network":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (*self.children.values(), *([self.parent] if self.parent else [])):
+            with suppress(ProcessLookupError):
+                process.terminate()
+        for process in (*self.children.values(), *([self.parent] if self.parent else [])):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            process.kill()
+            process.wait()
+
+    @property
+    def run(self) -> Run:
+        return Run(self.path)
+
+    def said(self, who: str) -> str:
+        log = self._log(who)
+        return log.read_text() if log.exists() else ""
+
+    def _log(self, who: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{who}.log")
+
+    def start_parent(self, *words: object) -> str:
+        """`manyhands parent` with these words; returns its address once it listens."""
+        place = ("--dir", self.path) if "--resume" not in words else ()
+        before = len(self.said("parent"))
+        self.parent = self._start("parent", "parent", *words, *place)
+        deadline = time.monotonic() + START_TIMEOUT
+        while time.monotonic() < deadline and self.parent.poll() is None:
+            found = ADDRESS.findall(self.said("parent")[before:])
+            if found:
+                self.address = found[-1]
+                return self.address
+            time.sleep(0.05)
+        raise RunError(f"the parent did not start: {self.said('parent')[-500:]}")
+
+    def start_child(self, name: str, *words: object) -> None:
+        self.children[name] = self._start(name, "child", self.address, "--name", name, *words)
+
+    def _start(self, who: str, *words: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "manyhands.cli", *map(str, words)]
+        with self._log(who).open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def wait(self, timeout: float) -> Run:
+        """Until the parent has all its exchanges."""
+        assert self.parent is not None
+        deadline = time.monotonic() + timeout
+        while (code := self.parent.poll()) is None:
+            if time.monotonic() > deadline:
+                raise RunError(f"the parent took longer than {timeout:g} s")
+            gone = [name for name, child in self.children.items() if child.poll() not in (None, 0)]
+            if gone and len(gone) == len(self.children):
+                raise RunError(f"all children are gone; {gone[0]} said: {self.said(gone[0])[-500:]}")
+            time.sleep(0.05)
+        if code:
+            raise RunError(f"the parent failed: {self.said('parent')[-500:]}")
+        return self.run
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """As an accident would."""
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def averaged(
+    path: Path, words: Sequence[object], children: int, cores: int, timeout: float, extra: Sequence[Any] = ()
+) -> Run:
+    """The run of a parent with so many children of so many cores each."""
+    with Network(path) as network:
+        network.start_parent(*words, "--listen", "127.0.0.1:0")
+        for number in range(children):
+            network.start_child(f"child-{number}", "--cores", cores, "--quiet", *extra)
+        return network.wait(timeout)

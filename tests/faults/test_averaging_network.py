@@ -1,0 +1,298 @@
+"""Parents and children as real processes over real sockets: they average, get lost, come back, misbehave."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from manyhands import wire
+from manyhands.agent import judge
+from manyhands.averaging.maths import quantise
+from manyhands.averaging.network import Network, averaged
+from manyhands.averaging.protocol import PROTOCOL, message_limit
+from manyhands.bench.slow_wire import SlowWire
+from manyhands.cli import main
+from manyhands.policy import NetSpec
+from manyhands.runs.store import LAST
+
+ENV = "CartPole-v1"
+LONG = 1_000_000
+"""Exchanges that a test never reaches."""
+
+
+def wait_for(happened: Callable[[], Any], timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    with Network(tmp_path / "parent") as made:
+        yield made
+
+
+def exchanges(network: Network) -> dict[str, int]:
+    rows = network.run.metrics()
+    return {name: child["exchanges"] for name, child in rows[-1]["children"].items()} if rows else {}
+
+
+def begin(network: Network, *words: object, exchanges: int = LONG) -> None:
+    network.start_parent(
+        ENV, "--exchanges", exchanges, "--checkpoint-every", 5, "--listen", "127.0.0.1:0", *words
+    )
+
+
+@pytest.mark.parametrize("how", ["float32", "int8"])
+def test_children_train_and_their_weights_are_averaged(how: str, tmp_path: Path) -> None:
+    words = (ENV, "--exchanges", 40, "--alpha", 0.5, "--beta", 0.5, "--format", how, "--seed", 3)
+    run = averaged(tmp_path / "parent", (*words, "--checkpoint-every", 10), 2, 1, 120.0)
+    status = run.status()
+    assert status["status"] == "finished"
+    assert status["exchanges"] >= 40
+    children = status["children"]
+    assert set(children) == {"child-0", "child-1"}
+    assert all(child["exchanges"] > 3 and child["refused"] == 0 for child in children.values())
+    kept = sorted(path.name for path in (run.path / "checkpoints").glob("exchange-*"))
+    assert kept[0].startswith("exchange-000000")
+    assert len(kept) >= 5
+    first, last = run.checkpoint("exchange-000000").weights, run.checkpoint(LAST).weights
+    assert not np.array_equal(first.vector, last.vector)
+    size = run.checkpoint(LAST).spec.size
+    per_exchange = children["child-0"]["bytes_in"] / children["child-0"]["exchanges"]
+    assert per_exchange == pytest.approx({"float32": 4, "int8": 1}[how] * size, abs=600)
+    assert judge(run, 5, 1)[0].episodes == 5
+
+
+@pytest.mark.parametrize("algo", ["ppo", "impala", "dqn", "adqn"])
+def test_children_train_with_any_algorithm(algo: str, tmp_path: Path) -> None:
+    small = ("--set", "run.workers=1", "--every", 200, "--beta", 0.5)
+    run = averaged(tmp_path / "parent", (ENV, "--algo", algo, "--exchanges", 8, *small), 2, 1, 120.0)
+    assert all(child["exchanges"] for child in run.status()["children"].values())
+
+
+def test_a_killed_child_harms_nobody_and_may_return(network: Network) -> None:
+    begin(network)
+    for name in ("one", "two"):
+        network.start_child(name, "--cores", 1, "--quiet")
+    wait_for(lambda: min(exchanges(network).get(name, 0) for name in ("one", "two")) > 5)
+    network.kill(network.children["one"])
+    wait_for(lambda: "one was lost" in network.said("parent"))
+    before = exchanges(network)
+    wait_for(lambda: exchanges(network)["two"] > before["two"] + 5)
+    network.start_child("one", "--cores", 1, "--quiet")
+    wait_for(lambda: exchanges(network)["one"] > before["one"] + 5)
+
+
+def test_a_killed_parent_is_resumed_and_its_children_come_back(network: Network) -> None:
+    begin(network)
+    port = network.address.rpartition(":")[2]
+    for name in ("one", "two"):
+        network.start_child(name, "--cores", 1, "--quiet")
+    wait_for(lambda: min(exchanges(network).get(name, 0) for name in ("one", "two")) > 5)
+    assert network.parent is not None
+    network.kill(network.parent)
+    before = network.run.checkpoint(LAST).weights.version
+    assert before >= 10
+    wait_for(lambda: all("the parent is gone" in network.said(name) for name in ("one", "two")))
+    network.start_parent("--resume", network.path, "--listen", f"127.0.0.1:{port}")
+    wait_for(lambda: all("the parent is back" in network.said(name) for name in ("one", "two")))
+    wait_for(lambda: network.run.checkpoint(LAST).weights.version > before + 20)
+    assert set(network.run.status()["children"]) == {"one", "two"}
+    assert all(process.poll() is None for process in network.children.values())
+
+
+class Stranger:
+    """Somebody who speaks the protocol, up to the point where it does not."""
+
+    def __init__(self, network: Network, name: str = "stranger", token: str = "") -> None:
+        self.connection: ClientConnection = connect(network.address, compression=None).__enter__()
+        self.name, self.token = name, token
+
+    def say(self, kind: str, schema: str = "", meta: Any = None, arrays: Any = None) -> None:
+        self.connection.send(wire.encode(wire.Message(kind, schema, meta or {}, arrays or {})))
+
+    def hello(self, protocol: int = PROTOCOL) -> None:
+        self.say("hello", "", {"protocol": protocol, "name": self.name, "token": self.token})
+
+    def join(self) -> NetSpec:
+        self.hello()
+        welcome = wire.decode(self.connection.recv(10), "welcome")
+        spec = NetSpec.from_json(welcome.meta["spec"])
+        self.say("ready", spec.schema, {"spec": spec.to_json()})
+        return spec
+
+    def exchange(self, spec: NetSpec, values: Any, steps: float = 1) -> None:
+        meta = {"base": 0, "steps": steps, "episodes": 1, "round_trip": 0.0, "recent": None}
+        self.say("exchange", spec.schema, meta, values)
+
+    def refusal(self) -> str:
+        return str(wire.decode(self.connection.recv(10), "refused").meta["why"])
+
+
+def test_those_who_misbehave_are_sent_away_by_name_and_others_are_unharmed(network: Network) -> None:
+    begin(network, "--silence", 5)
+    network.start_child("good", "--cores", 1, "--quiet")
+    wait_for(lambda: exchanges(network).get("good", 0) > 5)
+
+    def misbehave(name: str, how: Callable[[Stranger, NetSpec], None], said: str) -> None:
+        stranger = Stranger(network, name)
+        how(stranger, stranger.join())
+        assert said in stranger.refusal()
+        wait_for(lambda: f"{name} was sent away" in network.said("parent"))
+
+    ones = np.ones
+    misbehave("nan", lambda s, n: s.exchange(n, {"values": np.full(n.size, np.nan, np.float32)}), "finite")
+    misbehave("short", lambda s, n: s.exchange(n, {"values": ones(3, np.float32)}), "numbers of float32")
+    misbehave("doubles", lambda s, n: s.exchange(n, {"values": ones(n.size)}), "numbers of float32")
+    misbehave("garbage", lambda s, n: s.connection.send(b"\x00" * 500), "not a manyhands message")
+    misbehave("chatty", lambda s, n: s.connection.send("[0.1, 0.2]"), "text where a binary")
+    misbehave("foreign", lambda s, n: s.say("exchange", "another", {}, {}), "structure another")
+    misbehave("bomb", lambda s, n: s.connection.send(b"MH1\x01" + bytes(50)), "compressed")
+    misbehave(
+        "counter", lambda s, n: s.exchange(n, quantise(ones(n.size, np.float32), "float32"), np.inf), "steps"
+    )
+    misbehave("silent", lambda s, n: None, "said nothing for too long")
+
+    huge = Stranger(network, "huge")
+    spec = huge.join()
+    huge.connection.send(b"\x00" * (message_limit(spec.size) + 1))
+    wait_for(lambda: "huge sent too large a message" in network.said("parent"))
+
+    early = Stranger(network, "early")
+    early.connection.send(b"\x00" * message_limit(spec.size))
+    with pytest.raises(ConnectionClosed):
+        early.connection.recv(10)
+
+    painted = Stranger(network, "[/b]")
+    painted.hello()
+    assert "its name" in painted.refusal()
+
+    old = Stranger(network, "old")
+    old.hello(protocol=99)
+    assert "protocol 99" in old.refusal()
+
+    twin = Stranger(network, "good")
+    twin.hello()
+    assert "already" in twin.refusal()
+
+    other = Stranger(network, "other")
+    other.hello()
+    wire.decode(other.connection.recv(10), "welcome")
+    other.say("ready", "abc", {"spec": "another network"})
+    assert "its network differs: another network" in other.refusal()
+
+    before = exchanges(network)["good"]
+    wait_for(lambda: exchanges(network)["good"] > before + 5)
+    assert network.children["good"].poll() is None
+    vector = network.run.checkpoint(LAST).weights.vector
+    assert np.isfinite(vector).all()
+
+
+def test_one_child_cannot_move_the_parent_further_than_allowed(network: Network) -> None:
+    begin(network, "--max-step", 0.5, "--alpha", 1)
+    stranger = Stranger(network)
+    spec = stranger.join()
+    before = network.run.checkpoint("exchange-000000").weights.vector
+    stranger.exchange(spec, quantise(np.full(spec.size, 100.0, np.float32), "float32"))
+    answer = wire.decode(stranger.connection.recv(10), "answer")
+    assert np.linalg.norm(answer.arrays["values"] - before) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_a_token_is_demanded(network: Network, tmp_path: Path) -> None:
+    secret, wrong = tmp_path / "secret", tmp_path / "wrong"
+    secret.write_text("open sesame\n")
+    wrong.write_text("open rye\n")
+    begin(network, "--token-file", secret, exchanges=10)
+    network.start_child("thief", "--token-file", wrong, "--cores", 1)
+    assert network.children["thief"].wait(60) == 1
+    assert "its token is not the parent's" in network.said("thief")
+    network.start_child("friend", "--token-file", secret, "--cores", 1)
+    network.wait(120)
+    assert "sesame" not in network.said("parent") + network.said("friend") + network.said("thief")
+
+
+def test_tls(network: Network, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=parent",
+    ]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)]
+    subprocess.run(command, check=True, capture_output=True)
+    begin(network, "--tls-cert", certificate, "--tls-key", key, exchanges=10)
+    assert network.address.startswith("wss://")
+    network.start_child("doubter", "--cores", 1)
+    assert network.children["doubter"].wait(60) == 1
+    assert "certificate verify failed" in network.said("doubter")
+    assert "Traceback" not in network.said("doubter")
+    network.start_child("trusting", "--cores", 1, "--tls-ca", certificate)
+    network.wait(120)
+
+
+def test_a_slow_network_slows_nobody_else(network: Network) -> None:
+    begin(network)
+    far = SlowWire(int(network.address.rpartition(":")[2]), 0.2)
+    network.start_child("near", "--cores", 1, "--quiet")
+    network.address = far.address
+    network.start_child("far", "--cores", 1, "--quiet")
+    wait_for(lambda: exchanges(network).get("far", 0) > 5)
+    counts = exchanges(network)
+    children = json.loads((network.path / "state.json").read_text())["children"]
+    assert counts["near"] > 2 * counts["far"]
+    wait_for(lambda: exchanges(network)["far"] > counts["far"] + 3)
+    assert children["far"]["round_trip"] > 0.35
+    far.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["child", "ws://127.0.0.1:1"], "no parent at ws://127.0.0.1:1"),
+        (["child", "http://127.0.0.1:1"], "is not an address"),
+        (["child", "ws://127.0.0.1:1", "--name", "a b"], "--name 'a b'"),
+        (["child", "ws://127.0.0.1:1", "--cores", "-1"], "--cores is -1"),
+        (["parent"], "which environment"),
+        (["parent", ENV, "--alpha", "1.5"], "averaging.alpha is 1.5; it must be between 0 and 1"),
+        (["parent", ENV, "--beta", "-0.1"], "averaging.beta is -0.1; it must be between 0 and 1"),
+        (["parent", ENV, "--format", "int4"], "one of float32, float16, int8"),
+        (["parent", ENV, "--listen", "0.0.0.0:0"], "demands a token"),
+        (["parent", ENV, "--listen", "8765"], "is not of the form"),
+        (["parent", ENV, "--tls-cert", "missing.pem"], "go together"),
+        (["parent", ENV, "--tls-cert", "missing.pem", "--tls-key", "missing.pem"], "cannot use missing.pem"),
+        (["parent", ENV, "--algo", "a4c"], "a4c"),
+        (["train", ENV, "--algo", "a3c", "--channel", "ray"], "cores of one machine"),
+        (["train", ENV, "--algo", "a3c", "--barrier", "on", "--mode", "sync"], "give one of them"),
+    ],
+)
+def test_wrong_calls_say_what_to_do(
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code in (1, 2)
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
