@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from manyhands.algos.configs import AdqnConfig, DqnConfig, HogwildConfig
+from manyhands.algos.configs import ANYWHERE, AdqnConfig, DqnConfig, HogwildConfig
 from manyhands.algos.replay import check_memory
 from manyhands.averaging.maths import average
 from manyhands.channels.base import ExecutorChannel
@@ -286,7 +286,7 @@ def train(
     """
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
-    if channel is not None and planned.task.hogwild is not None:
+    if channel is not None and config.run.algo not in ANYWHERE:
         raise UsageError(
             f"{config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
         )

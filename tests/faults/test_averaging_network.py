@@ -2,12 +2,14 @@
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
@@ -20,7 +22,7 @@ from manyhands.averaging.protocol import PROTOCOL, message_limit
 from manyhands.bench.slow_wire import SlowWire
 from manyhands.cli import main
 from manyhands.policy import NetSpec
-from manyhands.runs.store import LAST
+from manyhands.runs.store import LAST, Run
 
 ENV = "CartPole-v1"
 LONG = 1_000_000
@@ -53,11 +55,11 @@ def begin(network: Network, *words: object, exchanges: int = LONG) -> None:
 
 @pytest.mark.parametrize("how", ["float32", "int8"])
 def test_children_train_and_their_weights_are_averaged(how: str, tmp_path: Path) -> None:
-    words = (ENV, "--exchanges", 40, "--alpha", 0.5, "--beta", 0.5, "--format", how, "--seed", 3)
-    run = averaged(tmp_path / "parent", (*words, "--checkpoint-every", 10), 2, 1, 120.0)
+    words = (ENV, "--exchanges", 500, "--alpha", 0.5, "--beta", 0.5, "--format", how, "--seed", 3)
+    run = averaged(tmp_path / "parent", (*words, "--checkpoint-every", 100), 2, 1, 120.0)
     status = run.status()
     assert status["status"] == "finished"
-    assert status["exchanges"] >= 40
+    assert status["exchanges"] == 500
     children = status["children"]
     assert set(children) == {"child-0", "child-1"}
     assert all(child["exchanges"] > 3 and child["refused"] == 0 for child in children.values())
@@ -76,7 +78,54 @@ def test_children_train_and_their_weights_are_averaged(how: str, tmp_path: Path)
 def test_children_train_with_any_algorithm(algo: str, tmp_path: Path) -> None:
     small = ("--set", "run.workers=1", "--every", 200, "--beta", 0.5)
     run = averaged(tmp_path / "parent", (ENV, "--algo", algo, "--exchanges", 8, *small), 2, 1, 120.0)
-    assert all(child["exchanges"] for child in run.status()["children"].values())
+    status = run.status()
+    assert sum(child["exchanges"] for child in status["children"].values()) == status["exchanges"] == 8
+    assert status["steps"] >= 8 * 200
+
+
+def test_exchanges_may_overwrite_one_another(tmp_path: Path) -> None:
+    words = (ENV, "--parent-hogwild", "--format", "float16", "--exchanges", 30, "--checkpoint-every", 10)
+    run = averaged(tmp_path / "parent", words, 2, 1, 120.0)
+    status = run.status()
+    assert sum(child["exchanges"] for child in status["children"].values()) == status["exchanges"] == 30
+    main(["show", str(run.path)])
+    assert (run.path / "plots" / "learning_curve.png").stat().st_size > 10_000
+
+
+def test_a_sweep_judges_every_cell(tmp_path: Path) -> None:
+    words = ["--env", ENV, "--alpha", "0.5", "--beta", "0,1", "--exchanges", "6", "--children", "1"]
+    main(["sweep", "averaging", *words, "--cores", "1", "--episodes", "2", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "averaging-sweep.json").read_text())["results"]
+    assert set(found) == {"0.5 0", "0.5 1"}
+    assert [at for at, _ in found["0.5 0"]["0"]] == [0, 6]
+    assert (tmp_path / "averaging-sweep.png").stat().st_size > 10_000
+
+
+def test_a_killed_core_is_replaced_and_a_killed_machine_resumed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "manyhands.cli", "train"]
+    path = tmp_path / "run"
+    words = [ENV, "--algo", "adqn", "--workers", "2", "--until", "steps", "--steps", "100000000"]
+    words += ["--set", "run.checkpoint_every=0.5", "--set", "run.test_every=1000000000"]
+    process = subprocess.Popen([*command, *words, "--dir", str(path), "--quiet"])
+    run = Run(path)
+    try:
+        wait_for(lambda: run.status().get("steps", 0) > 2000)
+        psutil.Process(process.pid).children()[0].kill()
+        wait_for(lambda: run.status()["faults"] == 1)
+        before = run.status()["steps"]
+        wait_for(lambda: run.status()["steps"] > before + 2000)
+    finally:
+        process.kill()
+        process.wait()
+    saved = run.checkpoint(LAST)
+    assert saved.learner["counts"].sum() >= saved.progress["steps"] > before
+    steps = saved.progress["steps"] + 2000
+    subprocess.run(
+        [*command, "--resume", str(path), "--steps", str(steps), "--quiet"], check=True, timeout=120
+    )
+    later = run.checkpoint(LAST)
+    assert later.learner["counts"].sum() > saved.learner["counts"].sum()
+    assert later.learner["played"].sum() > saved.learner["played"].sum()
 
 
 def test_a_killed_child_harms_nobody_and_may_return(network: Network) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from brokers import TESTS, Cutter, Workers, broker, crew, wait_for
 
-from manyhands.algos.configs import ALGORITHMS
+from manyhands.algos.configs import ANYWHERE
 from manyhands.config import Config
 from manyhands.errors import EnvError
 from manyhands.roles.broker import Broker
@@ -89,7 +89,7 @@ def balanced(counts: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "pipelined"])
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", ANYWHERE)
 def test_every_algorithm_learns_the_same_bits_over_the_broker(tmp_path: Path, algo: str, mode: str) -> None:
     layers = {
         "env": {"id": "CartPole-v1"},

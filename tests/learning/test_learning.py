@@ -12,7 +12,7 @@ from manyhands.runs.store import LAST
 from manyhands.settings import resolve
 from manyhands.training import train
 
-SEEDS = {"dqn": (21,), "apex": (21,)}
+SEEDS = {"dqn": (21,), "apex": (21,), "a3c": (21,), "adqn": (21,)}
 """These take longer; `manyhands bench atari --only seeds` has five of each."""
 
 

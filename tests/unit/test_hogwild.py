@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands import train
-from manyhands.algos.a3c import bootstrapped, of_entropy, of_log_prob
+from manyhands.algos.a3c import A3cCore, bootstrapped, of_entropy, of_log_prob
 from manyhands.algos.configs import A3cConfig
 from manyhands.algos.distributions import distribution
 from manyhands.algos.shared_optimizer import KEPT, SharedOptimizer
@@ -149,3 +149,60 @@ def test_one_core_learns_the_same_twice(algo: str, tmp_path: Path) -> None:
 
     once, again = trained("once"), trained("again")
     assert np.array_equal(once, again)
+
+
+class Caught:
+    """An optimizer that only remembers the gradient."""
+
+    def step(self, gradient: np.ndarray) -> None:
+        self.gradient = gradient.copy()
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_the_gradient_of_a3c_is_that_of_its_loss(terminated: bool) -> None:
+    rng = np.random.default_rng(3)
+    action = ActionSpec("categorical", (4,))
+    config = A3cConfig(batch=10, gamma=0.9, entropy=0.02, value_weight=0.7, epsilon=0.0)
+    vector = rng.normal(0, 0.5, APART.size).astype(np.float32)
+    caught = Caught()
+    core = A3cCore(config, APART, action, vector, caught)  # type: ignore[arg-type]
+    core.begin(rng)
+    seen, taken, rewards = rng.normal(0, 1, (8, 3)).astype(np.float32), [], rng.normal(0, 1, 7)
+    for t in range(7):
+        taken.append(core.act(seen[t]))
+        core.step(seen[t], taken[-1], rewards[t], seen[t + 1], terminated and t == 6, t == 6)
+    flat = torch.from_numpy(vector.copy()).requires_grad_()
+    part = {p.name: flat[p.offset : p.end].view(p.shape) for p in APART.parameters}
+
+    def head(obs: torch.Tensor, *names: str) -> torch.Tensor:
+        for name, activation in zip(names, (torch.tanh, torch.relu), strict=False):
+            obs = activation(obs @ part[f"{name}.weight"] + part[f"{name}.bias"])
+        last = names[0][:-1]
+        return obs @ part[f"{last}.weight"] + part[f"{last}.bias"]
+
+    obs = torch.from_numpy(seen)
+    log_probs = torch.log_softmax(head(obs[:7], "policy0"), 1)
+    value = head(obs, "value0", "value1")[:, 0]
+    following = 0.0 if terminated else float(value[7].detach())
+    returns = torch.from_numpy(bootstrapped(rewards.astype(np.float32), following, 0.9))
+    advantage = (returns - value[:7]).detach()
+    chosen = log_probs[torch.arange(7), torch.from_numpy(np.concatenate(taken)).long()]
+    entropy = -(log_probs.exp() * log_probs).sum()
+    loss = -(advantage * chosen).sum() - 0.02 * entropy + 0.7 * (value[:7] - returns).square().sum()
+    loss.backward()
+    assert flat.grad is not None
+    np.testing.assert_allclose(caught.gradient, flat.grad.numpy(), atol=2e-4)
+
+
+def test_a_core_takes_a_fresh_copy_every_second_time() -> None:
+    action = ActionSpec("categorical", (4,))
+    shared = np.zeros(APART.size, np.float32)
+    core = A3cCore(A3cConfig(batch=2), APART, action, shared, Caught())  # type: ignore[arg-type]
+    core.begin(np.random.default_rng(0))
+    obs = np.zeros(3, np.float32)
+    copies = []
+    for _ in range(8):
+        shared += 1
+        core.step(obs, np.zeros(1, np.int32), 0.0, obs, False, False)
+        copies.append(float(core.net.net.vector[0]))
+    assert copies == [0, 0, 0, 4, 4, 4, 4, 8]

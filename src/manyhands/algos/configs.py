@@ -320,3 +320,5 @@ ALGORITHMS: dict[str, type[AlgoConfig] | type[DqnConfig] | type[HogwildConfig]] 
     "a3c": A3cConfig,
     "adqn": AdqnConfig,
 }
+ANYWHERE = tuple(name for name, config in ALGORITHMS.items() if not issubclass(config, HogwildConfig))
+"""Those that do not care where their data is made; the others learn on the cores of one machine."""

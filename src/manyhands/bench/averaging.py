@@ -258,10 +258,8 @@ def _memory_of_a_core(cores: int) -> float:
         process = subprocess.Popen(manyhands(*words, "--dir", Path(temporary) / "run"))
         try:
             time.sleep(8)
-            listed = subprocess.run(
-                ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
-            )
-            return max(resident_megabytes(int(pid)) for pid in listed.stdout.split())
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            return max(resident_megabytes(int(child)) for child in children)
         finally:
             process.terminate()
             process.wait(30)

@@ -4,6 +4,7 @@ import random
 import socket
 import threading
 import time
+from contextlib import suppress
 from queue import SimpleQueue
 
 PIECE = 65536
@@ -19,6 +20,7 @@ class SlowWire:
 
     def __init__(self, port: int, delay: float, loss: float = 0.0) -> None:
         self.port, self.delay, self.loss = port, delay, loss
+        self.ends: list[socket.socket] = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"ws://127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -34,6 +36,7 @@ class SlowWire:
             except OSError:  # as a parent that is being restarted
                 near.close()
                 continue
+            self.ends += [near, far]
             for source, sink in ((near, far), (far, near)):
                 line: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
                 threading.Thread(target=self._take, args=(source, line), daemon=True).start()
@@ -64,4 +67,7 @@ class SlowWire:
                 return  # one of them is gone, and so will the other be
 
     def close(self) -> None:
-        self.listener.close()
+        for end in (self.listener, *self.ends):
+            with suppress(OSError):  # it is gone already
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
