@@ -199,7 +199,6 @@ def test_stopping_during_the_last_test_can_be_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "moment", "more"),
     [
-        ("sync", 0.4, []),
         ("sync", 1.7, []),
         ("pipelined", 1.1, []),
         ("pipelined", 1.3, VALUES),

