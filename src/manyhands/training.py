@@ -371,6 +371,22 @@ def _last_checkpoint(resume: Run | None, plan: Plan) -> Checkpoint | None:
     return found
 
 
+def _learner(
+    plan: Plan,
+    run: Run,
+    channel: ExecutorChannel,
+    first: Weights,
+    resumed: Checkpoint | None,
+    journal: Journal,
+) -> _LateLearner | HogwildLearner:
+    if plan.task.hogwild is None:
+        return _LateLearner(plan, first, resumed, journal, _judge(plan, run, first.version))
+    learner = HogwildLearner(channel.memory, plan.spec, first)  # type: ignore[attr-defined]
+    if resumed is not None and resumed.learner:
+        learner.load_state(resumed.learner)
+    return learner
+
+
 def _execute(
     plan: Plan,
     run: Run,
@@ -382,13 +398,7 @@ def _execute(
 ) -> Executor:
     config = plan.config
     journal = Journal(run.path / "memory", plan.task.layout, plan.spec.schema)
-    learner: _LateLearner | HogwildLearner
-    if plan.task.hogwild is not None:
-        learner = HogwildLearner(channel.memory, plan.spec, first)  # type: ignore[attr-defined]
-        if resumed is not None and resumed.learner:
-            learner.load_state(resumed.learner)
-    else:
-        learner = _LateLearner(plan, first, resumed, journal, _judge(plan, run, first.version))
+    learner = _learner(plan, run, channel, first, resumed, journal)
 
     def save(executor: Executor) -> None:
         learned = executor.weights.version > 0

@@ -52,16 +52,16 @@ class SharedReplay:
     @property
     def held(self) -> int:
         """Rows that can be drawn."""
-        return int(self._held().sum())
+        return int(self._held(self.counts).sum())
 
-    def _held(self) -> Array:
-        held: Array = np.minimum(self.counts, self.capacity - MARGIN)
+    def _held(self, counts: Array) -> Array:
+        held: Array = np.minimum(counts, self.capacity - MARGIN)
         return held
 
     def sample(self, rng: np.random.Generator, count: int, replacement: bool = True) -> Steps:
         """`count` rows of all cores, every one as likely; without replacement, no row twice."""
         counts = self.counts.copy()
-        held = np.minimum(counts, self.capacity - MARGIN)
+        held = self._held(counts)
         ends = held.cumsum()
         if replacement:
             drawn = rng.integers(ends[-1], size=count)

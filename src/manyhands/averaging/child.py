@@ -78,7 +78,6 @@ class Link:
         self.ready: wire.Message | None = None
         self.averaging = AveragingConfig()  # as the parent last told
         self.said: Callable[[str], None] = lambda text: None
-        self.returning: threading.Thread | None = None
         self.closed = threading.Event()
         self.over = False  # the parent has all that it wanted
         self.refused = ""  # why, when the parent wants no more of this child
@@ -152,8 +151,7 @@ class Link:
         self.connection = None
         connection.close()
         self.said(f"the parent is gone ({why}); training goes on, and so does looking for it")
-        self.returning = threading.Thread(target=self._come_back, name="link", daemon=True)
-        self.returning.start()
+        threading.Thread(target=self._come_back, name="link", daemon=True).start()
 
     def _come_back(self) -> None:
         wait, told = FIRST_WAIT, ""

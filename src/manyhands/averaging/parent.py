@@ -4,10 +4,9 @@ import asyncio
 import logging
 import re
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -60,10 +59,9 @@ class Child:
     bytes_out: int = 0
     round_trip: float = 0.0  # seconds, of its last exchange, as it says
     recent: float | None = None  # mean return of its recent episodes
-    seen_at: float = field(default_factory=time.monotonic)
 
     def to_plain(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("seen_at", "name")}
+        return {name: value for name, value in asdict(self).items() if name != "name"}
 
     @classmethod
     def from_plain(cls, name: str, plain: Mapping[str, Any]) -> "Child":
@@ -186,7 +184,7 @@ class Parent:
         child = self.children.setdefault(name, Child(name))
         if child.connected:
             raise Refused(f"there is a child called {name!r} already; choose another --name")
-        child.connected, child.joined, child.seen_at = True, child.joined + 1, time.monotonic()
+        child.connected, child.joined = True, child.joined + 1
         return child
 
     async def _welcome(self, connection: ServerConnection) -> None:
@@ -246,7 +244,7 @@ class Parent:
         child.staleness += (stale - child.staleness) / child.exchanges
         child.steps += max(0, int(facts["steps"] - before["steps"]))
         child.episodes += max(0, int(facts["episodes"] - before["episodes"]))
-        child.round_trip, child.seen_at = facts["round_trip"], time.monotonic()
+        child.round_trip = facts["round_trip"]
         if self.exchanged is not None:
             await self.exchanged(self)
         return facts
