@@ -10,7 +10,7 @@ train: install
 	$(BIN)/manyhands train LunarLander-v3
 
 test: install check system
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 15
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 check: install
 	$(BIN)/ruff check src tests

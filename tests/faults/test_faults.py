@@ -62,11 +62,12 @@ def settings(*pairs: str) -> list[str]:
     return [word for pair in pairs for word in ("--set", pair)]
 
 
+SLOW_STEPS = 4096
 SLOW_RUN = [
     "small_envs:Slow",
     "--mode", "sync",
     "--workers", "2",
-    "--steps", "8192",
+    "--steps", str(SLOW_STEPS),
     "--until", "steps",
     "--seed", "3",
     *settings("collect.lanes=4", "collect.steps=32", "algo.minibatch=64", "run.checkpoint_every=0"),
@@ -77,7 +78,7 @@ VALUES = [
     "small_envs:Slow",
     "--algo", "apex",
     "--workers", "2",
-    "--steps", "8192",
+    "--steps", str(SLOW_STEPS),
     "--until", "steps",
     "--seed", "3",
     *settings("collect.lanes=4", "collect.steps=32", "algo.memory=2000", "run.checkpoint_every=0"),
@@ -151,12 +152,12 @@ def test_a_worker_that_grows_too_large_is_replaced_and_changes_no_bit(tmp_path: 
             config(
                 "small_envs:Leaky",
                 env={"kwargs": {"leak": leak}},
-                run={"worker_memory": 150, "steps": 60_000, "checkpoint_every": 1e6, "mode": "pipelined"},
+                run={"worker_memory": 150, "steps": 16_384, "checkpoint_every": 1e6, "mode": "pipelined"},
             ),
             directory=tmp_path / str(leak),
             view=view,
         )
-        for leak in (20_000, 0)
+        for leak in (100_000, 0)
     ]
     assert "more than run.worker_memory" in view.lines[0]
     assert runs[0].status()["faults"] == 0
@@ -217,7 +218,7 @@ def test_kill_9_of_the_whole_group_then_resume_gives_the_same_weights(
     time.sleep(moment)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert Run(cut).status()["steps"] < 8192
+    assert Run(cut).status()["steps"] < SLOW_STEPS
     resume = [sys.executable, "-m", "manyhands.cli", "train", "--resume", str(cut), "--workers", "1"]
     subprocess.run(resume, env=environment(), check=True, capture_output=True)
     assert digest(Run(cut)) == digest(Run(whole))

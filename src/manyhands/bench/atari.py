@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
             "board": partial(board, path, options),
             "replay": replay,
         }
-        parts.measure("atari", "Deep Q-learning", made, options, arguments, NOTES, _picture)
+        parts.measure("atari", "Deep Q-learning", made, options, NOTES, _picture)
 
 
 PARTS = ("speed", "million", "best", "seeds", "board", "replay")

@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> None:
             "slow": partial(_slow, path, options),
             "hogwild": _hogwild,
         }
-        parts.measure("averaging", "Averaging weights", made, options, arguments, NOTES, _picture)
+        parts.measure("averaging", "Averaging weights", made, options, NOTES, _picture)
 
 
 PARTS = ("a3c", "grid", "better", "crowd", "swarm", "formats", "slow", "hogwild")

@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
     options = parts.parse("broker", __doc__, tuple(PARTS), SEEDS, arguments)
     with tempfile.TemporaryDirectory(prefix="manyhands-bench-") as temporary, Broker() as broker:
         bound = {name: partial(part, broker, Path(temporary), options) for name, part in PARTS.items()}
-        parts.measure("broker", "Over RabbitMQ", bound, options, arguments, NOTES, _picture)
+        parts.measure("broker", "Over RabbitMQ", bound, options, NOTES, _picture)
 
 
 @contextmanager

@@ -2,11 +2,9 @@
 
 import argparse
 import hashlib
-import os
 import statistics
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,7 @@ from manyhands.bench import parts
 from manyhands.bench.broker import _workers
 from manyhands.bench.lto_speed import speed_up, steps_per_second, uneven
 from manyhands.bench.one_shot import one_shot
-from manyhands.bench.parts import Measured
+from manyhands.bench.parts import Measured, side_by_side
 from manyhands.bench.report import Table, trained
 from manyhands.lto.judge import read
 from manyhands.roles.broker import Broker
@@ -75,7 +73,7 @@ def main(arguments: list[str]) -> None:
             "dimensions": partial(_dimensions, path, options),
             "uneven": partial(uneven, path, options.seeds[:3]),
         }
-        parts.measure("lto", "Learn to optimise", made, options, arguments, NOTES, _picture)
+        parts.measure("lto", "Learn to optimise", made, options, NOTES, _picture)
 
 
 PARTS = ("bits", "quality", "rate", "speed-up", "one-shot", "dimensions", "uneven")
@@ -86,18 +84,14 @@ def train(path: Path, *words: object) -> Run:
     return trained(("lto", *words), path, TIMEOUT)
 
 
-def _side_by_side(jobs: Mapping[Any, Sequence[object]], path: Path) -> dict[Any, Run]:
-    """As many runs at a time as there are cores; each plays in its own process."""
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        made = {
-            key: pool.submit(train, path / "-".join(map(str, key)), *words, "--drivers", 0)
+def _runs(jobs: Mapping[tuple[Any, ...], Sequence[object]], path: Path) -> dict[tuple[Any, ...], Run]:
+    """Each of them plays in its own process."""
+    return side_by_side(
+        {
+            key: partial(train, path / "-".join(map(str, key)), *words, "--drivers", 0)
             for key, words in jobs.items()
         }
-        found = {}
-        for key, future in made.items():
-            found[key] = future.result()
-            print(*key, flush=True)
-    return found
+    )
 
 
 def _digest(run: Run) -> str:
@@ -140,7 +134,7 @@ def _quality(path: Path, options: argparse.Namespace) -> Measured:
         for starts in SAMPLERS
         for seed in options.seeds
     }
-    runs = _side_by_side(jobs, path)
+    runs = _runs(jobs, path)
     tables, numbers = [], {}
     for function, (steps, measure) in QUALITY.items():
         rows, scores = [], {}
@@ -192,7 +186,7 @@ def _dimensions(path: Path, options: argparse.Namespace) -> Measured:
         for function in ("sphere", "rosenbrock")
         for x, c in DIMENSIONS
     }
-    runs = _side_by_side(jobs, path)
+    runs = _runs(jobs, path)
     rows, numbers = [], {}
     for key, run in runs.items():
         found = read(run.path / "quality.jsonl")

@@ -4,13 +4,14 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from manyhands.bench.report import OUT, Report, Table
+from manyhands.bench.report import OUT, Report, Table, cores
 
 Measured = tuple[list[Table], dict[str, Any]]
 """Tables to read, and numbers to compute and draw with."""
@@ -31,7 +32,6 @@ def measure(
     title: str,
     parts: Mapping[str, Callable[[], Measured]],
     options: argparse.Namespace,
-    arguments: list[str],
     notes: Sequence[str],
     picture: Callable[[Mapping[str, Any]], Figure],
 ) -> None:
@@ -49,13 +49,24 @@ def measure(
         report = Report(
             name,
             title,
-            arguments,
+            (),
             options.seeds,
             [Table(**table) for part in found.values() for table in part["tables"]],
-            [*notes, f"Measured: {dates}."],
+            [*notes, f"Measured, each part by itself with `--only`: {dates}."],
             found,
         )
         report.save(options.out, picture({each: part["numbers"] for each, part in found.items()}))
+
+
+def side_by_side(jobs: Mapping[tuple[Any, ...], Callable[[], Any]]) -> dict[tuple[Any, ...], Any]:
+    """What the jobs make, as many at a time as there are cores; each does its work in processes of its own."""
+    with ThreadPoolExecutor(cores()) as pool:
+        made = {key: pool.submit(job) for key, job in jobs.items()}
+        found = {}
+        for key, future in made.items():
+            found[key] = future.result()
+            print(*key, flush=True)
+    return found
 
 
 def _kept(name: str, out: Path) -> dict[str, Any]:

@@ -34,7 +34,7 @@ NOTES = (
 def main(arguments: list[str]) -> None:
     options = parts.parse("ray", __doc__, PARTS, SEEDS, arguments)
     made = {"rate": partial(_rate, options), "scale": partial(_scale, options)}
-    parts.measure("ray", "On Ray", made, options, arguments, NOTES, _picture)
+    parts.measure("ray", "On Ray", made, options, NOTES, _picture)
 
 
 PARTS = ("rate", "scale")
