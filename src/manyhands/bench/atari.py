@@ -41,7 +41,8 @@ NOTES = (
     "hundred.",
     "best: the same for an hour from the command to the end.",
     "seeds: solved means a mean of 100 fresh episodes at the environment's threshold.",
-    "board: MinAtar's Breakout, the mean of 100 fresh episodes.",
+    "board: MinAtar's Breakout, the mean of 100 fresh episodes. The published scores are those of MinAtar's "
+    "own example, ten episodes of one run, as a user noted in public; the paper has curves, no numbers.",
     "overestimation: what the network says a state is worth, and what came of it (discounted), over 100 "
     "episodes with the greedy policy.",
     "replay: prioritised, one million transitions; drawing and updating counted together.",

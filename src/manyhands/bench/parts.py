@@ -59,7 +59,7 @@ def measure(
 
 
 def side_by_side(jobs: Mapping[tuple[Any, ...], Callable[[], Any]]) -> dict[tuple[Any, ...], Any]:
-    """What the jobs make, as many at a time as there are cores; each does its work in processes of its own."""
+    """What the jobs make, as many at a time as there are cores; each works in processes of its own."""
     with ThreadPoolExecutor(cores()) as pool:
         made = {key: pool.submit(job) for key, job in jobs.items()}
         found = {}

@@ -32,8 +32,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 BOARD, BOARD_STEPS = "MinAtar/Breakout-v1", 500_000
 BOARD_SEEDS = 3
 OTHERS = {"500,000": "5.8", "1,000,000": "11.1", "5,000,000": "16.7"}
-"""What MinAtar's own example of DQN scored after so many steps, as a user of it noted in public: ten episodes of
-one run each. The paper (Young & Tian 2019) shows curves and gives no numbers."""
+"""What MinAtar's own example of DQN scored after so many steps, as a user of it noted in public: ten episodes
+of one run each. The paper (Young & Tian 2019) shows curves and gives no numbers."""
 REPLAY_ROWS, REPLAY_BATCH, REPLAY_ROUNDS = 1_000_000, 512, 300
 LONG_ROUNDS = 10_000
 TIMEOUT = 7200.0

@@ -23,11 +23,10 @@ ENV = "LunarLander-v3"
 ACTORS = (1, 2, 4, 8, 16, 32)
 SLOW = "manyhands.bench.slow_env:Slow"
 SLOW_STEP = 0.01
-SCALE_STEPS = 50
 NOTES = (
     f"rate: PPO on {ENV} with its recipe and two workers, in turns; steps/s once it is under way.",
     f"scale: an environment of {1000 * SLOW_STEP:.0f} ms a step, one lane for each actor, PPO in pipelined "
-    "mode; the share is steps/s over actors times what one actor makes on the same channel.",
+    "mode with the default rollouts of 128 steps; the share is steps/s over actors times what one actor makes on the same channel.",
 )
 
 
@@ -80,7 +79,6 @@ def _scale(options: argparse.Namespace) -> Measured:
             chosen = {
                 "collect.shards": actors,
                 "collect.lanes": 1,
-                "collect.steps": SCALE_STEPS,
                 "env.kwargs": {"seconds": SLOW_STEP},
                 "algo.minibatch": 256,
                 "algo.epochs": 2,

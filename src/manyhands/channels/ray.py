@@ -32,7 +32,7 @@ POLL = 0.2
 VERSIONS = 3
 """Versions of the weights that are held in the object store."""
 WATCH_INTERVAL = 1.0
-"""Seconds between two questions how far an actor is."""
+"""Seconds of silence after which an actor is asked how far it is, and between two such questions."""
 START_TIMEOUT = 60.0
 """Seconds that an actor may take to start, or to start again."""
 RESTART_GRACE = 10.0
@@ -160,17 +160,20 @@ class RayChannel:
         while not self.events:
             left = deadline - time.monotonic()
             if self.by_answer:
-                ready, _ = ray.wait(
-                    list(self.by_answer), num_returns=1, timeout=max(0.0, min(left, POLL)), fetch_local=True
-                )
-                for answer in ready:
-                    self._take(answer)
+                self._take_all(max(0.0, min(left, POLL)))
             else:
                 time.sleep(max(0.0, min(left, POLL)))
             self._watch()
             if left <= 0 and not self.events:
                 return None
         return self.events.popleft()
+
+    def _take_all(self, timeout: float) -> None:
+        """Waits for one answer, and takes those that are there by then."""
+        asked = list(self.by_answer)
+        if ray.wait(asked, num_returns=1, timeout=timeout)[0]:
+            for answer in ray.wait(asked, num_returns=len(asked), timeout=0)[0]:
+                self._take(answer)
 
     def _take(self, answer: Any) -> None:
         actor = self.by_answer.get(answer)
@@ -230,7 +233,7 @@ class RayChannel:
         self.events.append(Lost(actor.name, reason, tuple(actor.shards), orders, culprit))
 
     def _watch(self) -> None:
-        """Asks every actor now and then how far it is; one that has an order and does not move is ended."""
+        """Asks those that were silent for a while how far they are; one that does not move is ended."""
         now = time.monotonic()
         if now - self.asked_at < WATCH_INTERVAL:
             return
@@ -239,7 +242,8 @@ class RayChannel:
             if not actor.orders:
                 actor.seen_at = now
                 continue
-            self._hear_signs(actor, now)
+            if now - actor.seen_at >= WATCH_INTERVAL:
+                self._hear_signs(actor, now)
             allowed = self.hang_timeout if actor.ready else max(self.hang_timeout, START_TIMEOUT)
             if now - actor.seen_at > allowed and not actor.hung:
                 actor.hung = True
