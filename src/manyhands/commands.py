@@ -41,8 +41,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
+    from manyhands.channels.open import CHANNEL_VARIABLE
     from manyhands.runs.view import View
-    from manyhands.training import CHANNEL_VARIABLE, continue_config, join
+    from manyhands.training import continue_config, join
     from manyhands.training import train as train_run
 
     view = View(quiet=options.quiet)
@@ -87,7 +88,7 @@ def train(options: argparse.Namespace) -> None:
 
 def _name_at_broker(text: str) -> str:
     """A run of this machine by name or path, or a name as its executor shows it."""
-    from manyhands.training import broker_name
+    from manyhands.channels.open import broker_name
 
     try:
         return broker_name(store.find(text).path)
@@ -133,8 +134,8 @@ def worker(options: argparse.Namespace) -> None:
         from manyhands.roles.daemon import Daemon, default_name
     except ModuleNotFoundError as error:
         raise UsageError(f"a worker needs {error.name}; pip install 'manyhands[amqp]'") from error
+    from manyhands.channels.open import CHANNEL_VARIABLE
     from manyhands.settings import usable_cores
-    from manyhands.training import CHANNEL_VARIABLE
 
     url = options.url or os.environ.get(CHANNEL_VARIABLE)
     if not url:
@@ -153,7 +154,7 @@ def worker(options: argparse.Namespace) -> None:
 
 def broker(options: argparse.Namespace) -> None:
     from manyhands.roles.broker import Broker
-    from manyhands.training import stop_signals
+    from manyhands.signals import stop_signals
 
     password = ""
     if options.password_file is not None:

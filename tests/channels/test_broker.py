@@ -22,16 +22,18 @@ from manyhands import wire
 from manyhands.channels.amqp import AmqpChannel
 from manyhands.channels.amqp_link import Address, BrokerError, Link
 from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names
+from manyhands.channels.open import broker_name
 from manyhands.config import Config
 from manyhands.errors import UsageError
 from manyhands.experience import Trajectory
 from manyhands.orders import Notice, Order
+from manyhands.plan import Plan, plan
 from manyhands.policy import Weights
 from manyhands.roles.broker import Broker
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
 from manyhands.settings import merge, resolve
-from manyhands.training import Plan, broker_name, plan, train
+from manyhands.training import train
 
 SHARDS = 2
 SMALL: dict[str, Any] = {

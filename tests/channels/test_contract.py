@@ -18,8 +18,8 @@ from manyhands.channels.ray import RayChannel
 from manyhands.config import Config
 from manyhands.experience import ShardState, Trajectory
 from manyhands.orders import NEWEST, Fault, Notice, Order, Trial, Verdict
+from manyhands.plan import Plan, plan
 from manyhands.policy import Weights
-from manyhands.training import Plan, plan
 
 SHARDS = 3
 Open = Callable[[Plan], ExecutorChannel]

@@ -16,10 +16,11 @@ from manyhands.envs import atari
 from manyhands.envs.make import describe, make, start
 from manyhands.errors import UsageError
 from manyhands.experience import LIFE_LOST
+from manyhands.plan import plan
 from manyhands.runs.store import LAST
 from manyhands.runs.video import _frame, record
 from manyhands.settings import merge, resolve
-from manyhands.training import plan, train
+from manyhands.training import train
 
 BREAKOUT = EnvConfig("BreakoutNoFrameskip-v4")
 FIRE, RIGHT = 1, 2

@@ -1,6 +1,7 @@
 """Cores that learn together: gradients without torch, optimizers without a lock, and A3C."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,13 @@ from manyhands.algos.configs import A3cConfig
 from manyhands.algos.distributions import distribution
 from manyhands.algos.shared_optimizer import KEPT, SharedOptimizer
 from manyhands.algos.shared_replay import MARGIN, SharedReplay, width
+from manyhands.errors import UsageError
 from manyhands.nets.numpy_gradient import NumpyGradient
 from manyhands.nets.torch_net import TorchNet
+from manyhands.plan import plan
 from manyhands.policy import ActionSpec, Dense, Head, NetSpec
 from manyhands.runs.store import LAST
+from manyhands.settings import resolve
 
 APART = NetSpec((3,), (Head("policy", 4, (Dense(8),)), Head("value", 1, (Dense(8), Dense(5, "relu")))))
 SHARED = NetSpec((2, 3), (Head("policy", 4), Head("value", 1)), (Dense(7, "relu"), Dense(6)), normalise=True)
@@ -206,3 +210,16 @@ def test_a_core_takes_a_fresh_copy_every_second_time() -> None:
         core.step(obs, np.zeros(1, np.int32), 0.0, obs, False, False)
         copies.append(float(core.net.net.vector[0]))
     assert copies == [0, 0, 0, 4, 4, 4, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        ({"algo": {"memory": 10**12}}, "would share .* GB, and .* are free; make algo.memory"),
+        ({"algo": {"memory": 2000}}, "algo.memory is 2000; .* at least 2256"),
+        ({"net": {"normalise": True}}, "knows neither net.normalise"),
+    ],
+)
+def test_a_shared_memory_that_cannot_be_is_refused(layer: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan(resolve("CartPole-v1", "adqn", overrides=({"algo": {"warmup": 2000}}, layer)))

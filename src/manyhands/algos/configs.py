@@ -276,6 +276,11 @@ class A3cConfig(HogwildConfig):
         not_negative(self, "algo", "entropy", "value_weight")
 
 
+MARGIN = 256
+"""Of a core's full share of a memory, the oldest rows, which are not drawn: they may be overwritten while
+they are read."""
+
+
 @dataclass(frozen=True)
 class AdqnConfig(HogwildConfig):
     """Deep Q-learning by cores that share a network and a replay memory."""
@@ -305,7 +310,7 @@ class AdqnConfig(HogwildConfig):
         positive(self, "algo", "memory", "steps_per_update", "target_every")
         not_negative(self, "algo", "epsilon_steps")
         require(self.warmup >= self.batch, "algo.warmup", self.warmup, f"at least algo.batch, {self.batch}")
-        least = self.warmup + 256  # of a full share, the oldest are not drawn
+        least = self.warmup + MARGIN
         require(self.memory >= least, "algo.memory", self.memory, f"at least {least}, for algo.warmup")
 
 

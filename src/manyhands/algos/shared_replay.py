@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from manyhands.algos.configs import MARGIN
 from manyhands.experience import Array
 from manyhands.policy import Float32
-
-MARGIN = 256
-"""Of a full share, the oldest rows, which are not drawn: they may be overwritten while they are read."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from manyhands.averaging.protocol import AveragingConfig, read_token, server_tls
 from manyhands.collect.streams import INIT, mix
 from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
+from manyhands.plan import Plan, plan
 from manyhands.policy import Weights
 from manyhands.roles.executor import Executor
 from manyhands.runs import checkpoint, store
@@ -31,7 +32,8 @@ from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
 from manyhands.settings import parse_override, read_yaml, resolve, usable_cores
-from manyhands.training import Plan, plan, stop_signals, train
+from manyhands.signals import stop_signals
+from manyhands.training import train
 
 if TYPE_CHECKING:
     from manyhands.averaging.parent import Parent

@@ -26,7 +26,8 @@ SLOW_STEP = 0.01
 NOTES = (
     f"rate: PPO on {ENV} with its recipe and two workers, in turns; steps/s once it is under way.",
     f"scale: an environment of {1000 * SLOW_STEP:.0f} ms a step, one lane for each actor, PPO in pipelined "
-    "mode with the default rollouts of 128 steps; the share is steps/s over actors times what one actor makes on the same channel.",
+    "mode with the default rollouts of 128 steps; the share is steps/s over actors times what one actor "
+    "makes on the same channel.",
 )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from manyhands.collect.hogwild import SharedMemory
 from manyhands.experience import Array, Trajectory
 from manyhands.orders import Event, Fault, Notice, Order, Task, Trial, Verdict
 from manyhands.policy import Weights
@@ -50,6 +51,12 @@ class ExecutorChannel(Protocol):
 
     def finish(self, reason: str) -> None:
         """End every worker and free everything. May be called twice."""
+
+
+class SharingChannel(ExecutorChannel, Protocol):
+    """One to the cores of this machine, which may learn together."""
+
+    memory: SharedMemory | None
 
 
 class Counter(Protocol):

@@ -249,7 +249,7 @@ class ProcessesChannel:
             return
         self.weighed_at = now
         for worker in self.processes:
-            if not worker.gone and (size := resident_megabytes(worker.process.pid)) > self.worker_memory:
+            if not worker.gone and (size := own_megabytes(worker.process.pid)) > self.worker_memory:
                 worker.retired = True
                 worker.process.kill()
                 self._gone(worker, f"it held {size:.0f} MB, more than run.worker_memory")
@@ -321,6 +321,15 @@ def resident_megabytes(process: int) -> float:
     except (OSError, IndexError):
         return 0.0
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def own_megabytes(process: int) -> float:
+    """What it holds without what it shares with others: rollouts, and weights and memories of cores."""
+    shared = 0
+    with suppress(OSError, StopIteration):
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        shared = int(next(line for line in lines if line.startswith("RssShmem")).split()[1])
+    return resident_megabytes(process) - shared * 1024 / 1e6
 
 
 def describe_exit(code: int) -> str:

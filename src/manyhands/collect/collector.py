@@ -99,11 +99,7 @@ class Shard:
                 f"{task.env.id} returned the same environment twice; return a new one every time"
             )
         env = self.lanes[0].env
-        spaces = envs.describe(env)
-        if spaces.obs.shape != self.layout.obs_shape or not self.layout.action.fits(spaces.action):
-            raise EnvError(f"{task.env.id} has other spaces here than where the run was started")
-        self.encode = envs.encoder(env.observation_space, spaces.obs)
-        self.decode = envs.decoder(env.action_space, self.layout.action)
+        self.encode, self.decode = envs.codec(env, self.layout.obs_shape, self.layout.action)
         self.life_loss = LIFE_LOST in self.layout.columns
         self.obs = np.zeros((lanes, *self.layout.obs_shape), self.layout.obs_dtype)
         self.sequence = 0

@@ -85,11 +85,7 @@ class HogwildShard:
         self.callable_env = callable_env
         self.progress = progress if progress is not None else unshared()
         self.env = envs.make_to_play(task.env, callable_env)
-        spaces = envs.describe(self.env)
-        if spaces.obs.shape != task.layout.obs_shape or not task.layout.action.fits(spaces.action):
-            raise EnvError(f"{task.env.id} has other spaces here than where the run was started")
-        self.encode = envs.encoder(self.env.observation_space, spaces.obs)
-        self.decode = envs.decoder(self.env.action_space, task.layout.action)
+        self.encode, self.decode = envs.codec(self.env, task.layout.obs_shape, task.layout.action)
         self.core = _core(task, index, memory)
         self.obs = np.zeros((2, *task.layout.obs_shape), task.layout.obs_dtype)
         self.sequence, self.episode = 0, 0

@@ -51,12 +51,8 @@ class Player:
         for _ in range(lanes):
             self.envs.append(envs.make_to_play(env, callable_env))
             self.progress[BEATS] += 1
-        spaces = envs.describe(self.envs[0])
-        if spaces.obs.shape != spec.input_shape or not action.fits(spaces.action):
-            raise EnvError(f"{env.id} has other spaces now than when the agent was trained")
-        self.encode = envs.encoder(self.envs[0].observation_space, spaces.obs)
-        self.decode = envs.decoder(self.envs[0].action_space, action)
-        self.obs = np.zeros((lanes, *spaces.obs.shape), spaces.obs.dtype)
+        self.encode, self.decode = envs.codec(self.envs[0], spec.input_shape, action)
+        self.obs = np.zeros((lanes, *spec.input_shape), envs.describe(self.envs[0]).obs.dtype)
         self.actor: Actor = actor(spec)
 
     def play(

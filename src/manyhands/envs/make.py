@@ -235,6 +235,15 @@ def _action_spec(space: spaces.Space[Any]) -> ActionSpec:
 Encoder = Callable[[Any, Array], None]
 
 
+def codec(env: Env, shape: tuple[int, ...], action: ActionSpec) -> tuple[Encoder, Callable[[Array], Any]]:
+    """An encoder and a decoder for an environment that must still be what it was when it was described."""
+    now = describe(env)
+    if now.obs.shape != shape or not action.fits(now.action):
+        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        raise EnvError(f"{name} has other spaces here than where the run was started")
+    return encoder(env.observation_space, now.obs), decoder(env.action_space, action)
+
+
 def encoder(space: spaces.Space[Any], spec: ObsSpec) -> Encoder:
     """A function that writes an observation of `space` into one lane's row, checking it on the way."""
     if isinstance(space, spaces.Box):

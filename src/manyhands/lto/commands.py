@@ -90,8 +90,9 @@ def _train(arguments: list[str]) -> None:
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
 
+    from manyhands.channels.open import CHANNEL_VARIABLE
     from manyhands.runs.view import View
-    from manyhands.training import CHANNEL_VARIABLE, continue_config, train
+    from manyhands.training import continue_config, train
 
     view = View(quiet=options.quiet)
     channel = options.channel or os.environ.get(CHANNEL_VARIABLE) or None
