@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from manyhands.bench import parts, peers
 from manyhands.bench.parts import Measured
 from manyhands.bench.q_learning import board, draw_board, judged, replay, seeds, train
-from manyhands.bench.report import Table, manyhands, run_json, settings
+from manyhands.bench.report import Table, cores, manyhands, run_json, settings
 from manyhands.bench.timed import START_TIMEOUT, flags, training_speed
 from manyhands.runs.plots import BLUE, GREY, ORANGE, new_figure, tidy
 from manyhands.runs.store import Run
@@ -148,6 +148,7 @@ def _best(path: Path, options: argparse.Namespace) -> Measured:
     steps = int(run.status()["steps"])
     rows = [
         ("wall clock", f"{minutes:.1f} minutes"),
+        ("cores", str(cores())),
         ("agent steps", f"{steps:,}"),
         ("steps/s", f"{steps / minutes / 60:,.0f}"),
         (f"mean of {GAMES} whole games", f"{final['mean']:.1f}"),
