@@ -9,8 +9,10 @@ INSTALLED := $(VENV)/.installed
 train: install
 	$(BIN)/manyhands train LunarLander-v3
 
+# Half as many again as there are cores: tests that kill and restart things wait a lot. The slowest files come first.
+SIDE_BY_SIDE := $(shell python3 -c "import os; print(max(2, 3 * os.cpu_count() // 2))")
 test: install check system
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
+	$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder --durations 15
 
 check: install
 	$(BIN)/ruff check src tests

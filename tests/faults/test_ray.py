@@ -64,9 +64,10 @@ def test_every_algorithm_learns_the_same_bits(tmp_path: Path, algo: str, mode: s
 
 def test_an_actor_that_is_killed_comes_back_and_changes_no_bit(tmp_path: Path) -> None:
     cluster()
-    here = train(config("small_envs:Slow", workers=0), directory=tmp_path / "inline")
+    plain = merge(SMALL, {"env": {"id": "small_envs:Slow", "kwargs": {"delay": 0.0005}}})
+    here = train(Config.from_plain(plain), directory=tmp_path / "inline")
     view = Watcher(kill=True)
-    there = train(config("small_envs:Slow"), directory=tmp_path / "ray", channel="ray", view=view)
+    there = train(Config.from_plain(plain), directory=tmp_path / "ray", channel="ray", view=view)
     assert not view.kill
     assert "actor-0 was lost" in view.text
     assert there.status()["faults"] in (1, 2)  # under load Ray may lose the new actor's first call, too
