@@ -3,6 +3,7 @@
 Settings: `DqnConfig`, `ApexConfig`. Results: benchmarks/.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
@@ -23,6 +24,9 @@ from manyhands.experience import Array, Layout, Remembered, Trajectory
 from manyhands.nets.adam import Adam
 from manyhands.nets.torch_net import TorchNet
 from manyhands.policy import ActionSpec, NetSpec, Weights
+
+LARGE = 2**18
+"""Numbers of a batch's pictures from which on a thread of their own pays."""
 
 
 def huber_gradient(error: Tensor, weight: Tensor) -> Tensor:
@@ -165,8 +169,8 @@ class DQN:
             drawn = following
 
     def _draw_ahead(self, update: int) -> Callable[[], Drawn]:
-        """Images in a thread, while the optimizer works; the rest costs less than handing it to a thread."""
-        if self.spec.image:
+        """Large images in a thread, while the optimizer works; the rest costs less than handing it over."""
+        if self.spec.image and self.config.batch * math.prod(self.spec.input_shape) >= LARGE:
             return self.butler.submit(self._draw, update).result
         drawn = self._draw(update)
         return lambda: drawn

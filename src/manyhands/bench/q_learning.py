@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "Double DQN": ("--algo", "dqn", "--set", "algo.double=true"),
     "Ape-X": ("--algo", "apex"),
 }
-BOARD, BOARD_STEPS = "MinAtar/Breakout-v1", 500_000
+BOARD, BOARD_STEPS = "MinAtar/Breakout-v1", 200_000
 BOARD_SEEDS = 3
 OTHERS = {"500,000": "5.8", "1,000,000": "11.1", "5,000,000": "16.7"}
 """What MinAtar's own example of DQN scored after so many steps, as a user of it noted in public: ten episodes
