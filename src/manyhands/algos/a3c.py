@@ -11,6 +11,10 @@ from manyhands.experience import Array
 from manyhands.nets.numpy_gradient import NumpyGradient
 from manyhands.policy import ActionSpec, Float32, NetSpec
 
+NO_SPREAD = np.zeros(1, np.float32)
+AHEAD = 64
+"""Steps for which random numbers are drawn at once."""
+
 
 def bootstrapped(reward: Float32, last_value: float, gamma: float) -> Float32:
     """R_t = r_t + gamma R_{t+1}, from the value of what follows the last step; 0 where nothing does."""
@@ -88,20 +92,25 @@ class A3cCore:
         self.obs = np.zeros((config.batch, *spec.input_shape), np.float32)
         self.actions = np.zeros((config.batch, *action.shape), action.dtype)
         self.reward = np.zeros(config.batch, np.float32)
-        self.filled, self.learned = 0, 0
+        self.filled, self.learned, self.acted = 0, 0, 0
         self.rng: np.random.Generator
+        self.noise, self.dice = np.zeros((0, action.noises), np.float32), np.zeros(0)
 
     def begin(self, rng: np.random.Generator) -> None:
-        self.rng, self.filled, self.learned = rng, 0, 0
+        self.rng, self.filled, self.learned, self.acted = rng, 0, 0, 0
         self.net.net.load(self.shared)
 
     def act(self, obs: Array) -> Array:
         """One action for one observation, as it is stored."""
+        now = self.acted % AHEAD
+        if now == 0:
+            self.noise, self.dice = self.action.noise(self.rng, AHEAD), self.rng.random(AHEAD)
+        self.acted += 1
         outputs = self.net.net.forward(obs[None], "policy")
         spread = self.net.net.views.get("log_std", NO_SPREAD)
-        if self.config.epsilon and self.rng.random() < self.config.epsilon:
+        if self.dice[now] < self.config.epsilon:
             outputs = np.zeros_like(outputs)  # every choice alike
-        action: Array = self.action.choose(outputs, spread, self.action.noise(self.rng, 1))
+        action: Array = self.action.choose(outputs, spread, self.noise[now : now + 1])
         return action
 
     def step(
@@ -138,6 +147,3 @@ class A3cCore:
         if config.average:
             gradient /= np.float32(self.filled)
         self.optimizer.step(gradient)
-
-
-NO_SPREAD = np.zeros(1, np.float32)

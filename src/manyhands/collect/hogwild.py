@@ -1,11 +1,11 @@
 """Cores of one machine that learn together: each plays whole episodes and moves the shared weights itself."""
 
+import math
 import mmap
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from math import prod
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class SharedMemory:
         shapes = _shapes(task)
         at, arrays = 0, []
         for dtype, shape in shapes:
-            arrays.append(np.frombuffer(buffer, dtype, prod(shape), at).reshape(shape))
+            arrays.append(np.frombuffer(buffer, dtype, math.prod(shape), at).reshape(shape))
             at += _aligned(dtype, shape)
         self.clock, self.vector, self.state, self.played, rows, counts = arrays
         trained = self.vector[: task.spec.trained]
@@ -58,13 +58,13 @@ def _shapes(task: Task) -> list[tuple[str, tuple[int, ...]]]:
         ("<f4", (spec.size,)),
         ("<f4", (KEPT[config.optimizer], spec.trained)),
         ("<i8", (cores,)),
-        ("<f4", (cores, capacity, width(prod(spec.input_shape)))),
+        ("<f4", (cores, capacity, width(math.prod(spec.input_shape)))),
         ("<i8", (cores,)),
     ]
 
 
 def _aligned(dtype: str, shape: tuple[int, ...]) -> int:
-    size = np.dtype(dtype).itemsize * prod(shape)
+    size = np.dtype(dtype).itemsize * math.prod(shape)
     return size + -size % ALIGNMENT
 
 
@@ -149,7 +149,7 @@ class HogwildShard:
             amount = float(reward)
             total += amount
             length += 1
-            if not np.isfinite(amount) or not np.isfinite(following).all():
+            if not math.isfinite(amount + float(following.sum())):  # which one that is not makes not finite
                 raise EnvError(f"{self.task.env.id} broke its contract: what it gave is not finite")
             ended = terminated or truncated or length == MAX_LENGTH
             self.core.step(now, action, amount, following, terminated, ended)
