@@ -447,3 +447,19 @@ def test_a_gradient_is_shortened_only_when_it_is_too_long() -> None:
     assert gradient.tolist() == [3.0, 4.0]
     adam.clip(1)
     assert gradient.norm().item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [1000, LARGE])
+def test_adam_with_long_and_short_gradients_is_torchs(size: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    vector, gradient = torch.randn(size, generator=generator), torch.zeros(size)
+    copy = vector.clone().requires_grad_()
+    theirs, ours = torch.optim.Adam([copy], lr=1e-3, betas=(0.9, 0.999), eps=1e-5), Adam(vector, gradient)
+    for scale in (1.0, 1e-4, 3.0, 1e-3):
+        gradient.copy_(scale * torch.randn(size, generator=generator))
+        copy.grad = gradient.clone()
+        torch.nn.utils.clip_grad_norm_([copy], 1.0)
+        theirs.step()
+        ours.clip(1.0)
+        ours.step(1e-3)
+        torch.testing.assert_close(vector, copy.detach(), atol=1e-6, rtol=1e-5)

@@ -14,26 +14,39 @@ LARGE = 200_000
 
 
 class Adam:
-    """Six calls on one tensor; for a small vector torch's own spends more on its bookkeeping."""
+    """Six calls on one tensor, or torch's kernel for a long one.
+
+    The kernel without torch's optimizer around it, whose first use imports a compiler for two seconds.
+    """
 
     def __init__(self, vector: Tensor, gradient: Tensor) -> None:
         self.vector, self.gradient = vector, gradient
         self.mean = torch.zeros_like(vector)
         self.square = torch.zeros_like(vector)
         self.steps = 0
-        self.fused: torch.optim.Adam | None = None
-        if len(vector) >= LARGE:
-            vector.grad = gradient
-            self.fused = torch.optim.Adam([vector], betas=(BETA1, BETA2), eps=EPSILON, fused=True)
-            self.counter = torch.tensor(0.0)
-            self.fused.state[vector] = {"step": self.counter, "exp_avg": self.mean, "exp_avg_sq": self.square}
+        self.fused = len(vector) >= LARGE
+        self.too_long: Tensor | None = None  # by what factor, where the kernel is to shorten the gradient
 
     def step(self, learning_rate: float) -> None:
         """theta -= rate * m_hat / (sqrt(v_hat) + epsilon), both moments corrected for starting at 0."""
         self.steps += 1
-        if self.fused is not None:
-            self.fused.param_groups[0]["lr"] = learning_rate
-            self.fused.step()
+        if self.fused:
+            torch._fused_adam_(
+                [self.vector],
+                [self.gradient],
+                [self.mean],
+                [self.square],
+                [],
+                [torch.tensor(float(self.steps))],
+                lr=learning_rate,
+                beta1=BETA1,
+                beta2=BETA2,
+                weight_decay=0.0,
+                eps=EPSILON,
+                amsgrad=False,
+                maximize=False,
+                grad_scale=self.too_long,
+            )
             return
         self.mean.lerp_(self.gradient, 1 - BETA1)
         self.square.mul_(BETA2).addcmul_(self.gradient, self.gradient, value=1 - BETA2)
@@ -41,13 +54,16 @@ class Adam:
         self.vector.addcdiv_(self.mean, deviation, value=-learning_rate / (1 - BETA1**self.steps))
 
     def clip(self, norm: float) -> None:
-        """Shortens the gradient to a length of `norm` at the most."""
+        """Shortens the gradient to a length of `norm` at the most, now or in the next step."""
         gradient = self.gradient
-        # torch's norm takes care not to overflow, which for a long vector costs three times the time.
-        length = gradient.norm() if self.fused is None else gradient.dot(gradient).sqrt()
-        factor = norm / (length + 1e-6)
+        if self.fused:
+            # torch's norm takes care not to overflow, which for a long vector costs three times the time.
+            ratio = (gradient.dot(gradient).sqrt() + 1e-6) / norm
+            self.too_long = ratio if ratio > 1 else None
+            return
+        factor = norm / (gradient.norm() + 1e-6)
         if factor < 1:
-            self.gradient.mul_(factor)
+            gradient.mul_(factor)
 
     def state(self) -> dict[str, Array]:
         steps = torch.tensor([self.steps]).numpy()
@@ -57,5 +73,3 @@ class Adam:
         self.mean.copy_(torch.from_numpy(state["mean"].copy()))
         self.square.copy_(torch.from_numpy(state["square"].copy()))
         self.steps = int(state["steps"][0])
-        if self.fused is not None:
-            self.counter.fill_(self.steps)
