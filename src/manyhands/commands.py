@@ -62,6 +62,8 @@ def train(options: argparse.Namespace) -> None:
                 f"and --quiet go with it, not {', '.join(given)}"
             )
         found = store.find(options.resume)
+        if (found.path / store.AVERAGING).exists():
+            raise UsageError(f"{found.path} is a parent's run; manyhands parent --resume {found.path}")
         config = continue_config(found, options.steps, options.until, options.workers)
         train_run(config, resume=found, view=view, channel=channel, executors=options.executors)
         return

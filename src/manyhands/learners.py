@@ -15,6 +15,8 @@ from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.journal import Journal
 from manyhands.runs.store import Run
 
+OWN = ("epsilon", "input.")
+"""Beginnings of the names of numbers that travel with the weights and are not learned."""
 Judge = Callable[[Weights], dict[str, float]]
 """Measures every new version of the weights by means of its own."""
 
@@ -53,13 +55,17 @@ class LateLearner:
     def learn(self, trajectories: Any) -> dict[str, float]:
         from manyhands.nets.torch_net import torch_threads
 
-        with torch_threads(self.plan.config.algo.threads):
+        with torch_threads(self.algo.threads):
             metrics: dict[str, float] = self.load().learn(trajectories)
         return {**metrics, **self.judge(self.weights())} if self.judge is not None else metrics
 
     def mix(self, vector: Float32, share: float) -> None:
+        """All but what a learner keeps for itself: how much it explores, and how it scales its inputs."""
         net = self.load().net
+        own = {name: view.clone() for name, view in net.views.items() if name.startswith(OWN)}
         net.load(average(net.vector(), vector, share))
+        for name, view in own.items():
+            net.views[name].copy_(view)
 
     def load(self) -> Any:
         if self.algorithm is None:

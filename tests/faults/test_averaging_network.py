@@ -66,12 +66,14 @@ def test_children_train_and_their_weights_are_averaged(how: str, tmp_path: Path)
     kept = sorted(path.name for path in (run.path / "checkpoints").glob("exchange-*"))
     assert kept[0].startswith("exchange-000000")
     assert len(kept) >= 5
-    first, last = run.checkpoint("exchange-000000").weights, run.checkpoint(LAST).weights
-    assert not np.array_equal(first.vector, last.vector)
+    first, last = (judge(run, 20, 1, which=name)[0].mean for name in ("exchange-000000", LAST))
+    assert last > first + 20
     size = run.checkpoint(LAST).spec.size
     per_exchange = children["child-0"]["bytes_in"] / children["child-0"]["exchanges"]
     assert per_exchange == pytest.approx({"float32": 4, "int8": 1}[how] * size, abs=600)
-    assert judge(run, 5, 1)[0].episodes == 5
+    with pytest.raises(SystemExit):
+        main(["train", "--resume", str(run.path)])
+    assert run.status()["exchanges"] == 500
 
 
 @pytest.mark.parametrize("algo", ["ppo", "impala", "dqn", "adqn"])
@@ -85,6 +87,7 @@ def test_children_train_with_any_algorithm(algo: str, tmp_path: Path) -> None:
 
 def test_exchanges_may_overwrite_one_another(tmp_path: Path) -> None:
     words = (ENV, "--parent-hogwild", "--format", "float16", "--exchanges", 30, "--checkpoint-every", 10)
+    words = (*words, "--set", "net.hidden=[300, 300]")  # messages that are larger than a stranger's may be
     run = averaged(tmp_path / "parent", words, 2, 1, 120.0)
     status = run.status()
     assert sum(child["exchanges"] for child in status["children"].values()) == status["exchanges"] == 30
@@ -157,6 +160,26 @@ def test_a_killed_parent_is_resumed_and_its_children_come_back(network: Network)
     wait_for(lambda: network.run.checkpoint(LAST).weights.version > before + 20)
     assert set(network.run.status()["children"]) == {"one", "two"}
     assert all(process.poll() is None for process in network.children.values())
+
+
+def test_a_second_child_of_one_name_is_sent_away(network: Network) -> None:
+    begin(network)
+    network.start_child("one", "--cores", 1)
+    wait_for(lambda: "one joined" in network.said("parent"))
+    network.children["first"] = network.children.pop("one")
+    network.start_child("one", "--cores", 1)
+    assert network.children["one"].wait(60) == 1
+    assert "there is a child called 'one' already" in network.said("one")
+
+
+def test_a_child_that_is_slower_than_its_parents_patience_comes_back_and_is_heard(network: Network) -> None:
+    begin(network, "--silence", 1, "--every", 30_000)
+    network.start_child("one", "--cores", 1)
+    wait_for(lambda: "one was sent away: said nothing for too long" in network.said("parent"))
+    wait_for(
+        lambda: "one joined" in network.said("parent") and network.run.checkpoint(LAST).weights.version >= 2
+    )
+    assert "the parent is gone (said nothing for too long)" in network.said("one")
 
 
 class Stranger:
@@ -326,6 +349,8 @@ def test_a_slow_network_slows_nobody_else(network: Network) -> None:
         (["parent", ENV, "--tls-cert", "missing.pem"], "go together"),
         (["parent", ENV, "--tls-cert", "missing.pem", "--tls-key", "missing.pem"], "cannot use missing.pem"),
         (["parent", ENV, "--algo", "a4c"], "a4c"),
+        (["sweep", "averaging", "--children", "0"], "--children is 0"),
+        (["sweep", "averaging", "--episodes", "0"], "--episodes is 0"),
         (["train", ENV, "--algo", "a3c", "--channel", "ray"], "cores of one machine"),
         (["train", ENV, "--algo", "a3c", "--barrier", "on", "--mode", "sync"], "give one of them"),
     ],

@@ -6,8 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from manyhands import wire
+from manyhands.averaging.child import Exchanger, Link
 from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, average, dequantise, quantise, within
 from manyhands.errors import WireError
+from manyhands.policy import Dense, Float32, Head, NetSpec
 
 VECTORS = arrays(np.float32, st.integers(1, 3 * BLOCK), elements=st.floats(-100, 100, width=32))
 
@@ -78,3 +81,28 @@ def test_other_arrays_are_refused(how: Format) -> None:
     else:
         with pytest.raises(WireError, match="finite"):
             dequantise({"values": np.full(5, np.nan, good["values"].dtype)}, how, 5)
+
+
+class Flaky(Link):
+    """A connection that loses every second exchange."""
+
+    def __init__(self) -> None:
+        super().__init__("ws://127.0.0.1:1", "flaky")
+        self.asked: list[wire.Message] = []
+
+    def ask(self, message: wire.Message, size: int) -> tuple[int, Float32] | None:
+        self.asked.append(message)
+        return None if len(self.asked) % 2 else (len(self.asked), np.ones(size, np.float32))
+
+
+def test_a_child_tells_everything_once_whatever_is_lost_on_the_way() -> None:
+    spec = NetSpec((3,), (Head("policy", 2, (Dense(4),)),))
+    link = Flaky()
+    exchanger = Exchanger(link, spec, 0)
+    for steps in (10, 20, 30, 40):
+        exchanger.steps += steps
+        exchanger.episodes += 1
+        exchanger.exchange(np.zeros(spec.size, np.float32))
+    assert [message.meta["steps"] for message in link.asked] == [10, 30, 30, 70]
+    assert [message.meta["episodes"] for message in link.asked] == [1, 2, 1, 2]
+    assert exchanger.base == 4

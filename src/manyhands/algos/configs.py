@@ -252,11 +252,9 @@ class HogwildConfig:
     """Steps of a core, or drawn transitions, for one step of the optimizer."""
     epsilon: float = 0.01
     """Share of random actions."""
-    threads: int = 1
-    """Of each core's process."""
 
     def __post_init__(self) -> None:
-        positive(self, "algo", "learning_rate", "reward_scale", "batch", "threads")
+        positive(self, "algo", "learning_rate", "reward_scale", "batch")
         not_negative(self, "algo", "weight_decay", "max_grad_norm")
         unit(self, "algo", "gamma", "epsilon", "momentum")
 

@@ -68,6 +68,10 @@ class Mixable(Protocol):
     def mix(self, vector: Float32, share: float) -> None: ...
 
 
+class RefusedError(RunError):
+    """The parent does not want this child."""
+
+
 class Link:
     """A connection to the parent that comes back by itself when it is lost."""
 
@@ -92,7 +96,10 @@ class Link:
         """States the structure of this child's own network, now and whenever it comes back."""
         self.ready = wire.Message("ready", spec.schema, {"spec": spec.to_json()})
         assert self.connection is not None
-        self.connection.send(wire.encode(self.ready))
+        try:
+            self.connection.send(wire.encode(self.ready))
+        except (ConnectionClosed, OSError) as error:
+            raise RunError(f"the parent at {self.url} hung up: {error}") from error
 
     def _greet(self) -> tuple[ClientConnection, Welcome]:
         try:
@@ -117,11 +124,12 @@ class Link:
             connection.send(wire.encode(wire.Message("hello", "", meta)))
             message = received(connection.recv(ANSWER_TIMEOUT), "welcome", "refused")
             if message.kind == "refused":
-                raise RunError(f"the parent at {self.url} refuses {self.name}: {message.meta.get('why')}")
+                why = message.meta.get("why")
+                raise RefusedError(f"the parent at {self.url} refuses {self.name}: {why}")
             return connection, Welcome.from_message(message)
         except BaseException as error:
             connection.close()
-            if isinstance(error, ConnectionClosed | TimeoutError):
+            if isinstance(error, ConnectionClosed | OSError):  # a TimeoutError is one
                 raise RunError(f"the parent at {self.url} hung up: {error}") from error
             raise
 
@@ -144,7 +152,7 @@ class Link:
             if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == OVER:
                 self.over = True
             else:
-                self._lost(connection, str(error) or type(error).__name__)
+                self._lost(connection, _last_words(connection) or str(error) or type(error).__name__)
             return None
 
     def _lost(self, connection: ClientConnection, why: str) -> None:
@@ -160,7 +168,7 @@ class Link:
             try:
                 connection, welcome = self._greet()
             except ManyhandsError as error:
-                if "refuses" in str(error) and str(error) != told:
+                if isinstance(error, RefusedError) and str(error) != told:
                     told = str(error)
                     self.said(told)
                 continue
@@ -186,13 +194,22 @@ class Link:
             connection.close()
 
 
+def _last_words(connection: ClientConnection) -> str:
+    """Why the parent has closed it, if it said so."""
+    try:
+        return str(received(connection.recv(0), "refused").meta.get("why"))
+    except (ConnectionClosed, OSError, TimeoutError, WireError):
+        return ""
+
+
 class Exchanger:
     """What happens between two updates of a child's learner."""
 
     def __init__(self, link: Link, spec: NetSpec, version: int) -> None:
         self.link, self.spec, self.base = link, spec, version
         self.feedback = Feedback(link.averaging.format, spec.size)
-        self.steps, self.episodes, self.exchanges, self.exchanged_at = 0, 0, 0, 0
+        self.steps, self.episodes, self.exchanges = 0, 0, 0
+        self.told = (0, 0)  # steps and episodes that the parent knows of
         self.round_trip = 0.0
         self.recent: deque[float] = deque(maxlen=RECENT)
         self.stop: Callable[[], None] = lambda: None
@@ -206,9 +223,8 @@ class Exchanger:
             self.episodes += len(trajectory.episode_return)
             self.recent.extend(map(float, trajectory.episode_return))
         averaging = self.link.averaging
-        if self.steps - self.exchanged_at < averaging.every:
+        if self.steps - self.told[0] < averaging.every or self.link.connection is None:
             return
-        self.exchanged_at = self.steps
         theirs = self.exchange(learner.weights().vector)
         if theirs is not None and averaging.beta:
             learner.mix(theirs, averaging.beta)
@@ -217,8 +233,8 @@ class Exchanger:
         """The parent's weights after it has heard of ours; None where it cannot be reached."""
         meta = {
             "base": self.base,
-            "steps": self.steps,
-            "episodes": self.episodes,
+            "steps": self.steps - self.told[0],
+            "episodes": self.episodes - self.told[1],
             "round_trip": self.round_trip,
             "recent": float(np.mean(self.recent)) if self.recent else None,
         }
@@ -230,7 +246,9 @@ class Exchanger:
         if self.link.over or self.link.refused:
             self.stop()
         if answer is None:
+            self.feedback = Feedback(self.feedback.how, self.spec.size)  # what was lost, was lost with it
             return None
+        self.told = (self.steps, self.episodes)
         self.round_trip = time.perf_counter() - began
         self.exchanges += 1
         self.base, theirs = answer

@@ -38,7 +38,6 @@ from manyhands.training import train
 if TYPE_CHECKING:
     from manyhands.averaging.parent import Parent
 
-FILE = "averaging.yaml"
 LINE_INTERVAL = 2.0
 SAVE_INTERVAL = 5.0
 """Seconds between two checkpoints for a resume."""
@@ -64,7 +63,7 @@ def parent(options: argparse.Namespace) -> None:
     with ExitStack() as held:
         begun = _resumed(options, given, held) if options.resume is not None else _new(options, given, held)
         text = yaml.safe_dump(asdict(begun.averaging), sort_keys=False)
-        checkpoint.write_atomically(begun.run.path / FILE, text.encode())
+        checkpoint.write_atomically(begun.run.path / store.AVERAGING, text.encode())
         keeper = _Keeper(begun, options.quiet)
         served = Parent(
             begun.averaging,
@@ -77,7 +76,7 @@ def parent(options: argparse.Namespace) -> None:
             keeper.exchanged,
             {name: Child.from_plain(name, plain) for name, plain in begun.children.items()},
         )
-        keeper.save(served, "running", kept=options.resume is None)
+        keeper.save(_Snapshot.of(served), "running", kept=options.resume is None)
         status = "failed"
         try:
             with stop_signals(served.stop), keeper:
@@ -89,7 +88,7 @@ def parent(options: argparse.Namespace) -> None:
             raise
         finally:
             if begun.run.path.exists():
-                keeper.save(served, status, kept=served.over)
+                keeper.save(_Snapshot.of(served), status, kept=served.over)
         keeper.report(served)
 
 
@@ -118,18 +117,22 @@ def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) ->
 
 
 def _resumed(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) -> _Begun:
-    refused = [name for name in ("env", "algo", "seed", "name", "dir", "config") if getattr(options, name)]
+    refused = [
+        name
+        for name in ("env", "algo", "seed", "name", "dir", "config")
+        if getattr(options, name) is not None
+    ]
     if refused or options.set:
         raise UsageError(
             f"--resume goes on with the run's own settings, not {', '.join(refused or ['--set'])}"
         )
     run = store.find(options.resume)
-    if not (run.path / FILE).exists():
+    if not (run.path / store.AVERAGING).exists():
         raise UsageError(f"{run.path} is no parent's run; manyhands train --resume {run.path}")
     try:
-        averaging = AveragingConfig(**{**read_yaml(run.path / FILE), **given})
+        averaging = AveragingConfig(**{**read_yaml(run.path / store.AVERAGING), **given})
     except TypeError as error:
-        raise UsageError(f"{run.path / FILE} cannot be read: {error}") from error
+        raise UsageError(f"{run.path / store.AVERAGING} cannot be read: {error}") from error
     held.enter_context(run.lock())
     planned, last, status = plan(run.config()), run.checkpoint(store.LAST), run.status()
     if last.spec.schema != planned.spec.schema:
@@ -187,9 +190,9 @@ class _Keeper:
             self.next_kept += self.averaging.checkpoint_every
         if kept or (now - self.last_save >= SAVE_INTERVAL and not self.saving.locked()):
             self.last_save = now
-            weights = parent.weights()
+            now_known = _Snapshot.of(parent)  # here, where nobody joins meanwhile
             async with self.saving:  # in a thread: on an SD card it takes long enough to be felt
-                await asyncio.to_thread(self.save, parent, "running", kept, weights)
+                await asyncio.to_thread(self.save, now_known, "running", kept)
         if not self.quiet and now - self.last_line >= LINE_INTERVAL:
             self.last_line = now
             self._show(parent, now)
@@ -206,18 +209,17 @@ class _Keeper:
             flush=True,
         )
 
-    def save(self, parent: "Parent", status: str, kept: bool = False, weights: Weights | None = None) -> None:
+    def save(self, snapshot: "_Snapshot", status: str, kept: bool = False) -> None:
         """For a resume; and, when `kept`, for good, with a row of metrics."""
-        weights = weights or parent.weights()
+        weights, children = snapshot.weights, snapshot.children
         made = Checkpoint(self.plan.spec, self.plan.spaces.action, weights)
-        children = {name: child.to_plain() for name, child in parent.children.items()}
         counts = {"steps": sum(child["steps"] for child in children.values()), "exchanges": weights.version}
         seconds = round(time.monotonic() - self.began, 3)
         self.run.save(store.LAST, made)
         if kept:
             self.run.save(f"exchange-{weights.version:06}", made)
             row: dict[str, Any] = {**counts, "version": weights.version, "seconds": seconds}
-            row["return_mean"] = _mean_return(parent)
+            row["return_mean"] = snapshot.mean_return
             if not self.log.file.closed:
                 self.log.write({**row, "children": children})
         state = {"status": status, **counts, "version": weights.version, "updated": store.now()}
@@ -237,6 +239,20 @@ class _Keeper:
         )
         if not parent.over:
             print(f"Go on: manyhands parent --resume {self.run.path}")
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """A parent at one moment, for a thread that saves it while others join."""
+
+    weights: Weights
+    children: dict[str, dict[str, Any]]
+    mean_return: float | None
+
+    @classmethod
+    def of(cls, parent: "Parent") -> "_Snapshot":
+        children = {name: child.to_plain() for name, child in parent.children.items()}
+        return cls(parent.weights(), children, _mean_return(parent))
 
 
 def _mean_return(parent: "Parent") -> float | None:

@@ -74,16 +74,16 @@ class Network:
         with self._log(who).open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    def wait(self, timeout: float) -> Run:
-        """Until the parent has all its exchanges."""
+    def wait(self, timeout: float, every_child: bool = False) -> Run:
+        """Until the parent has all its exchanges; with `every_child`, none of them may fail on the way."""
         assert self.parent is not None
         deadline = time.monotonic() + timeout
         while (code := self.parent.poll()) is None:
             if time.monotonic() > deadline:
                 raise RunError(f"the parent took longer than {timeout:g} s")
             gone = [name for name, child in self.children.items() if child.poll() not in (None, 0)]
-            if gone and len(gone) == len(self.children):
-                raise RunError(f"all children are gone; {gone[0]} said: {self.said(gone[0])[-500:]}")
+            if gone and (every_child or len(gone) == len(self.children)):
+                raise RunError(f"{', '.join(gone)} failed; {gone[0]} said: {self.said(gone[0])[-500:]}")
             time.sleep(0.05)
         if code:
             raise RunError(f"the parent failed: {self.said('parent')[-500:]}")
@@ -103,4 +103,4 @@ def averaged(
         network.start_parent(*words, "--listen", "127.0.0.1:0")
         for number in range(children):
             network.start_child(f"child-{number}", "--cores", cores, "--quiet", *extra)
-        return network.wait(timeout)
+        return network.wait(timeout, every_child=True)

@@ -94,7 +94,6 @@ class Parent:
         self.token, self.silence = token, silence
         self.said, self.exchanged = said, exchanged
         self.children = dict(children or {})
-        self.turn = asyncio.Lock()
         self.stopping = False
         self.failure: Exception | None = None
         self.address = ""
@@ -204,7 +203,6 @@ class Parent:
 
     async def _exchange_with(self, child: Child, connection: ServerConnection) -> None:
         feedback = Feedback(self.averaging.format, self.spec.size)
-        before: Mapping[str, float] = {"steps": 0.0, "episodes": 0.0}  # that were counted already
         while True:
             async with asyncio.timeout(self.silence):
                 raw = await connection.recv()
@@ -215,39 +213,35 @@ class Parent:
                 await connection.close(OVER, "over")
                 return
             child.bytes_in += len(raw)
-            before = await self._exchange(child, message, before)
+            await self._exchange(child, message)
             meta = {"version": self.version}
             arrays = feedback.quantise(self.vector)
             answer = wire.encode(wire.Message("answer", self.spec.schema, meta, arrays))
             child.bytes_out += len(answer)
             await connection.send(answer)
 
-    async def _exchange(
-        self, child: Child, message: wire.Message, before: Mapping[str, float]
-    ) -> Mapping[str, float]:
-        """Averages; returns what the child has counted so far."""
+    async def _exchange(self, child: Child, message: wire.Message) -> None:
+        """Averages, and counts what the child has done since its last exchange."""
         if message.schema != self.spec.schema:
             raise Refused(f"weights of structure {message.schema} where {self.spec.schema} was expected")
         vector = dequantise(message.arrays, self.averaging.format, self.spec.size)
         facts = {name: number(message.meta, name) for name in ("base", "steps", "episodes", "round_trip")}
         recent = message.meta.get("recent")
         mean = number(message.meta, "recent", least=-np.inf) if recent is not None else None
+        stale = max(0.0, self.version - facts["base"])
+        self.version += 1  # before anything is waited for, so that there are never more than were wanted
         if self.averaging.hogwild:
             await asyncio.to_thread(self._move, vector)
-        else:
-            async with self.turn:
-                self._move(vector)
-        self.version += 1
+        else:  # one after the other, because nothing else happens on this thread meanwhile
+            self._move(vector)
         child.exchanges += 1
         child.recent = mean
-        stale = max(0.0, self.version - 1 - facts["base"])
         child.staleness += (stale - child.staleness) / child.exchanges
-        child.steps += max(0, int(facts["steps"] - before["steps"]))
-        child.episodes += max(0, int(facts["episodes"] - before["episodes"]))
+        child.steps += int(facts["steps"])
+        child.episodes += int(facts["episodes"])
         child.round_trip = facts["round_trip"]
         if self.exchanged is not None:
             await self.exchanged(self)
-        return facts
 
     def _move(self, vector: Float32) -> None:
         averaging = self.averaging

@@ -37,6 +37,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seeds", default="0", help="one run each for every cell")
     parser.add_argument("--out", type=Path, default=Path("sweep-averaging"))
     options = parser.parse_args(arguments)
+    for name in ("children", "cores", "episodes"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} is {getattr(options, name)}; it must be 1 or more")
     alphas, betas = numbers("--alpha", options.alpha), numbers("--beta", options.beta)
     seeds = tuple(map(int, numbers("--seeds", options.seeds)))
     for alpha in alphas:
@@ -63,6 +66,7 @@ def main(arguments: list[str]) -> None:
         [grid(cells, alphas, betas)],
         [f"Mean and deviation of {options.episodes} episodes after {options.exchanges} exchanges."],
         cells,
+        called=("sweep", "averaging"),
     )
     report.save(options.out, picture(cells, alphas, betas))
 
@@ -108,7 +112,8 @@ def grid(cells: Mapping[str, Any], alphas: Sequence[float], betas: Sequence[floa
             for beta in betas
         ]
         rows.append((f"{alpha:g}", *found))
-    return Table("At the end", ("alpha \\ beta", *(f"{beta:g}" for beta in betas)), rows)
+    columns = ("alpha \\ beta", *(f"{beta:g}" for beta in betas))
+    return Table("After the last exchange, every seed", columns, rows)
 
 
 def picture(cells: Mapping[str, Any], alphas: Sequence[float], betas: Sequence[float]) -> Figure:

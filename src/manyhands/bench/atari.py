@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
     options = parts.parse("atari", __doc__, PARTS, SEEDS, arguments)
     with tempfile.TemporaryDirectory(prefix="manyhands-atari-") as temporary:
         path = Path(temporary)
-        made: dict[str, Callable[[], Measured]] = {
+        made: dict[str, parts.Part] = {
             "speed": partial(_speed, options),
             "million": partial(_million, path, options),
             "best": partial(_best, path, options),

@@ -3,7 +3,7 @@
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,8 @@ from manyhands.bench.report import OUT, Report, Table, cores
 
 Measured = tuple[list[Table], dict[str, Any]]
 """Tables to read, and numbers to compute and draw with."""
+Part = Callable[[], Measured | Iterator[Measured]]
+"""What measures a part: at once, or piece by piece, each time with all that there is so far."""
 
 
 def parse(
@@ -22,40 +24,45 @@ def parse(
 ) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"manyhands bench {name}", description=description)
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="some parts")
+    parser.add_argument("--go-on", action="store_true", help="with parts that were measured piece by piece")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
     parser.add_argument("--out", type=Path, default=OUT)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    before = _kept(name, options.out) if options.go_on else {}
+    options.begun = {part: found["numbers"] for part, found in before.items()}
+    return options
 
 
 def measure(
     name: str,
     title: str,
-    parts: Mapping[str, Callable[[], Measured]],
+    parts: Mapping[str, Part],
     options: argparse.Namespace,
     notes: Sequence[str],
     picture: Callable[[Mapping[str, Any]], Figure],
 ) -> None:
     """Those that `options.only` names; the others stay as they were measured before."""
-    measured = _kept(name, options.out) if set(options.only) != set(parts) else {}
+    measured = _kept(name, options.out) if options.go_on or set(options.only) != set(parts) else {}
     for part in options.only:
-        tables, numbers = parts[part]()
-        measured[part] = {
-            "date": time.strftime("%Y-%m-%d %H:%M"),
-            "tables": [asdict(table) for table in tables],
-            "numbers": numbers,
-        }
-        found = {each: measured[each] for each in parts if each in measured}
-        dates = ", ".join(f"{each} {part['date']}" for each, part in found.items())
-        report = Report(
-            name,
-            title,
-            (),
-            options.seeds,
-            [Table(**table) for part in found.values() for table in part["tables"]],
-            [*notes, f"Measured, each part by itself with `--only`: {dates}."],
-            found,
-        )
-        report.save(options.out, picture({each: part["numbers"] for each, part in found.items()}))
+        result = parts[part]()
+        for tables, numbers in [result] if isinstance(result, tuple) else result:
+            measured[part] = {
+                "date": time.strftime("%Y-%m-%d %H:%M"),
+                "tables": [asdict(table) for table in tables],
+                "numbers": numbers,
+            }
+            found = {each: measured[each] for each in parts if each in measured}
+            dates = ", ".join(f"{each} {part['date']}" for each, part in found.items())
+            report = Report(
+                name,
+                title,
+                (),
+                options.seeds,
+                [Table(**table) for part in found.values() for table in part["tables"]],
+                [*notes, f"Measured, each part by itself with `--only`: {dates}."],
+                found,
+            )
+            report.save(options.out, picture({each: part["numbers"] for each, part in found.items()}))
 
 
 def side_by_side(jobs: Mapping[tuple[Any, ...], Callable[[], Any]]) -> dict[tuple[Any, ...], Any]:

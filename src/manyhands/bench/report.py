@@ -63,10 +63,11 @@ class Report:
     notes: Sequence[str]
     results: Mapping[str, Any]
     facts: Mapping[str, str] = field(default_factory=lambda: {**machine(), **versions()})
+    called: tuple[str, ...] = ()  # where it is not `bench NAME`
 
     @property
     def command(self) -> str:
-        return shlex.join(["manyhands", "bench", self.name, *self.arguments])
+        return shlex.join(["manyhands", *(self.called or ("bench", self.name)), *self.arguments])
 
     def save(self, out: Path, figure: Figure) -> None:
         """Prints the tables and writes NAME.md, NAME.json and NAME.png."""
@@ -159,7 +160,10 @@ def run_json(command: Sequence[str], timeout: float) -> dict[str, Any]:
 def trained(words: Sequence[object], path: Path, timeout: float) -> Run:
     """The run that a `manyhands` command makes in `path`."""
     command = manyhands(*words, "--dir", path, "--quiet")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        raise RunError(f"{shlex.join(command)} took longer than {timeout:g} s") from None
     if done.returncode:
         raise RunError(f"{shlex.join(command)} failed: {last_line(done.stderr)}")
     return Run(path)

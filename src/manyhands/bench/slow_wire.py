@@ -8,14 +8,14 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 PIECE = 65536
-RETRY = 0.2
-"""Seconds after which TCP sends again what was lost, at the least."""
+PACKET = 1448
+"""Bytes of a piece that are lost or not."""
 
 
 class SlowWire:
     """Listens on `address` and carries everything to `port` and back, each way `delay` seconds later.
 
-    A share `loss` of the pieces counts as lost, and so comes later still.
+    A share `loss` of the packets counts as lost, and what needed one of them comes a round trip later.
     """
 
     def __init__(self, port: int, delay: float, loss: float = 0.0) -> None:
@@ -50,7 +50,8 @@ class SlowWire:
                 piece = source.recv(PIECE)
             except OSError:
                 piece = b""
-            late = self.delay + (RETRY if dice.random() < self.loss else 0.0)
+            whole = (1 - self.loss) ** -(-len(piece) // PACKET)  # the chance that nothing of it is lost
+            late = self.delay if dice.random() < whole else 3 * self.delay
             due = max(due, time.monotonic() + late)  # what follows a lost piece waits for it
             line.put((due, piece))
 

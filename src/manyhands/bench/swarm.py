@@ -19,8 +19,8 @@ from manyhands.averaging.child import Welcome
 from manyhands.averaging.maths import Feedback, dequantise
 from manyhands.averaging.protocol import PROTOCOL, received
 
-PAUSE = 0.05
-"""Seconds between two episodes, as training would take."""
+PAUSE = 0.25
+"""Seconds between two episodes, as training would take: few enough exchanges for this one process to make."""
 
 
 async def child(url: str, number: int, until: float, trips: list[float]) -> int:
@@ -36,16 +36,16 @@ async def child(url: str, number: int, until: float, trips: list[float]) -> int:
         await connection.send(wire.encode(wire.Message("ready", spec.schema, {"spec": spec.to_json()})))
         env = gymnasium.make("CartPole-v1")
         env.reset(seed=number)
-        count, steps = 0, 0
+        count = 0
         while time.perf_counter() < until:
             await asyncio.sleep(PAUSE * float(rng.uniform(0.5, 1.5)))
-            over = False
+            over, steps = False, 0
             while not over:
                 _, _, terminated, truncated, _ = env.step(int(rng.integers(2)))
                 over, steps = terminated or truncated, steps + 1
             env.reset()
             vector = vector + rng.normal(0, 0.001, spec.size).astype(np.float32)
-            facts = {"base": base, "steps": steps, "episodes": count, "round_trip": 0.0, "recent": None}
+            facts = {"base": base, "steps": steps, "episodes": 1, "round_trip": 0.0, "recent": None}
             message = wire.Message("exchange", spec.schema, facts, feedback.quantise(vector))
             began = time.perf_counter()
             await connection.send(wire.encode(message))
@@ -65,6 +65,7 @@ async def swarm(url: str, children: int, seconds: float) -> None:
     late = np.array(trips[len(trips) // 4 :]) * 1000  # after all have joined
     result = {
         "exchanges": sum(counts),
+        "seconds": took,
         "least": min(counts),
         "rate": sum(counts) / took,
         "p50": float(np.percentile(late, 50)),

@@ -106,6 +106,7 @@ class Actor:
     asked: Any = None
     hung: bool = False
     ready: bool = False  # it has answered since it was started
+    gone: str = ""  # why it was lost, until the executor hears of it
     lost_at: float = 0.0
 
 
@@ -127,7 +128,7 @@ class RayChannel:
         self.task, self.hang_timeout = task, hang_timeout
         self.started = _connect(address, workers, cpus)
         self.versions: dict[int, Any] = {}
-        self.events: deque[Event] = deque()
+        self.events: deque[Event | Actor] = deque()
         self.asked_at = time.monotonic()
         self.finished = False
         remote: Any = ray.remote(num_cpus=cpus, max_restarts=-1, concurrency_groups={"watch": 1})  # type: ignore[call-overload]
@@ -166,7 +167,9 @@ class RayChannel:
             self._watch()
             if left <= 0 and not self.events:
                 return None
-        return self.events.popleft()
+        event = self.events.popleft()
+        # Only now, when the executor hears of it: orders that it gave meanwhile are given back as well.
+        return self._lost(event) if isinstance(event, Actor) else event
 
     def _take_all(self, timeout: float) -> None:
         """Waits for one answer, and takes those that are there by then."""
@@ -177,22 +180,22 @@ class RayChannel:
 
     def _take(self, answer: Any) -> None:
         actor = self.by_answer.get(answer)
-        if actor is None:
-            return  # of an actor whose orders have been given back
+        if actor is None or actor.gone:
+            return  # of an actor whose orders are given back
         try:
             raw, reports, failure = ray.get(answer)
         except RayActorError as error:
             if getattr(error, "actor_init_failed", False):
                 raise RunError(f"{actor.name} could not start: {_reason(error)}") from error
             if actor.ready or time.monotonic() - actor.lost_at > RESTART_GRACE:
-                self._lost(actor, _reason(error))
+                self._gone(actor, _reason(error))
             else:
                 self._ask_again(actor)  # it is being started anew
             return
         except RayTaskError as error:
             raise RunError(f"{actor.name} failed: {error.cause!r}") from error
         except RayError as error:
-            self._lost(actor, _reason(error))
+            self._gone(actor, _reason(error))
             return
         del self.by_answer[answer]
         order = actor.orders.pop(answer)
@@ -220,17 +223,22 @@ class RayChannel:
         for order in orders:
             self.order(order)
 
-    def _lost(self, actor: Actor, reason: str) -> None:
+    def _gone(self, actor: Actor, reason: str) -> None:
+        actor.gone = reason
+        self.events.append(actor)
+
+    def _lost(self, actor: Actor) -> Lost:
         """Its calls have failed; Ray starts it again, and all it was to do is given back."""
         orders = tuple(actor.orders.values())
         for answer in actor.orders:
             del self.by_answer[answer]
         actor.orders.clear()
         culprit = Culprit(actor.signs[1], actor.signs[2]) if actor.hung else None
+        reason, actor.gone = actor.gone, ""
         actor.hung = actor.ready = False
         actor.lost_at = time.monotonic()
         actor.asked, actor.seen_at = None, time.monotonic()
-        self.events.append(Lost(actor.name, reason, tuple(actor.shards), orders, culprit))
+        return Lost(actor.name, reason, tuple(actor.shards), orders, culprit)
 
     def _watch(self) -> None:
         """Asks those that were silent for a while how far they are; one that does not move is ended."""

@@ -17,6 +17,7 @@ class HogwildLearner:
     def __init__(self, memory: SharedMemory, spec: NetSpec, first: Weights) -> None:
         self.memory, self.spec, self.version = memory, spec, first.version
         memory.vector[...] = first.vector
+        self.kept = self._copied()
 
     def load(self) -> "HogwildLearner":
         """There is nothing to wait for."""
@@ -36,19 +37,25 @@ class HogwildLearner:
                 f"the weights are no longer finite after {self.version} rounds; "
                 "try a smaller algo.learning_rate or algo.reward_scale"
             )
+        self.kept = self._copied()
         return {"updates": float(self.memory.clock[0])}
 
-    def state(self) -> dict[str, Array]:
-        return {name: array.copy() for name, array in self._arrays().items()}
+    def _copied(self) -> dict[str, Array]:
+        """What belongs to the weights of this version; between two rounds no core moves it."""
+        return {name: array.copy() for name, array in self._small().items()}
 
-    def _arrays(self) -> dict[str, Array]:
-        memory = self.memory
-        arrays = {"optimizer": memory.state, "clock": memory.clock, "played": memory.played}
-        return {**arrays, "rows": memory.replay.rows, "counts": memory.replay.counts}
+    def _small(self) -> dict[str, Array]:
+        return {"optimizer": self.memory.state, "clock": self.memory.clock, "played": self.memory.played}
+
+    def state(self) -> dict[str, Array]:
+        counts = self.memory.replay.counts.copy()  # before the rows: what is counted must be there
+        return {**self.kept, "counts": counts, "rows": self.memory.replay.rows.copy()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        for name, array in self._arrays().items():
+        replay = self.memory.replay
+        for name, array in {**self._small(), "counts": replay.counts, "rows": replay.rows}.items():
             array[...] = state[name]
+        self.kept = self._copied()
 
     def remembered(self) -> None:
         """Nothing is remembered beside the state."""

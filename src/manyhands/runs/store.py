@@ -22,6 +22,8 @@ from manyhands.settings import read_yaml
 HOME = Path("runs")
 """Runs lie here, below the working directory, unless told otherwise."""
 LAST, BEST = "last", "best"
+AVERAGING = "averaging.yaml"
+"""How a parent averages; a run that has this file is a parent's."""
 
 
 @dataclass(frozen=True)
