@@ -125,11 +125,15 @@ def _add_eval(commands: Any) -> None:
     judge.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
     judge.add_argument("--seed", type=int, default=1_000_000, help="of the episodes (default: 1000000)")
     judge.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
-    judge.add_argument(
-        "--which", choices=("best", "last"), help="which checkpoint (default: the best tested)"
-    )
+    _add_which(judge)
     judge.add_argument("--json", action="store_true", help="one JSON object on stdout")
     judge.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _add_which(parser: Any) -> None:
+    parser.add_argument(
+        "--which", choices=("best", "last"), help="which checkpoint (default: the best tested)"
+    )
 
 
 def _add_play(commands: Any) -> None:
@@ -138,6 +142,7 @@ def _add_play(commands: Any) -> None:
     play.add_argument("--out", type=Path, default=Path("play.mp4"), help=".mp4 or .gif (default: play.mp4)")
     play.add_argument("--episodes", type=int, default=1, help="how many, one after the other (default: 1)")
     play.add_argument("--seed", type=int, default=0, help="of the first episode (default: 0)")
+    _add_which(play)
     play.add_argument("--debug", action="store_true", help="show tracebacks")
 
 

@@ -125,7 +125,7 @@ def play(options: argparse.Namespace) -> None:
 
     if options.episodes < 1:
         raise UsageError(f"--episodes is {options.episodes}; it must be 1 or more")
-    returns = record(store.find(options.run), options.out, options.episodes, options.seed)
+    returns = record(store.find(options.run), options.out, options.episodes, options.seed, options.which)
     scores = ", ".join(f"{score:.1f}" for score in returns)
     print(f"Wrote {options.out}; score {scores}")
 

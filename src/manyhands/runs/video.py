@@ -40,14 +40,15 @@ def record(
     out: Path,
     episodes: int = 1,
     seed: int = 0,
+    which: str | None = None,
     callable_env: envs.MakeEnv | None = None,
 ) -> list[float]:
-    """Plays the run's best agent greedily, films it into `out` (.mp4 or .gif), and returns the returns."""
+    """Plays the run's agent (its best tested one, or `which`) greedily, films it into `out` (.mp4 or .gif), and returns the returns."""
     if out.suffix.lower() not in (".mp4", ".gif"):
         raise UsageError(f"cannot film into {out}: the name must end in .mp4 or .gif")
     if episodes < 1:
         raise UsageError(f"cannot film {episodes} episodes; at least 1")
-    checkpoint = run.checkpoint()
+    checkpoint = run.checkpoint(which)
     env = _make(run, callable_env)
     try:
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
