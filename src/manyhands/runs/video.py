@@ -43,7 +43,10 @@ def record(
     which: str | None = None,
     callable_env: envs.MakeEnv | None = None,
 ) -> list[float]:
-    """Plays the run's agent (its best tested one, or `which`) greedily, films it into `out` (.mp4 or .gif), and returns the returns."""
+    """Films the run's best tested agent, or `which`, into `out` (.mp4 or .gif); returns its scores.
+
+    It plays greedily.
+    """
     if out.suffix.lower() not in (".mp4", ".gif"):
         raise UsageError(f"cannot film into {out}: the name must end in .mp4 or .gif")
     if episodes < 1:
