@@ -322,6 +322,8 @@ def _connect(address: str, workers: int, cpus: float) -> bool:
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         text = " ".join(str(error).split())
         hint = "; the cluster must run the same versions of Ray and Python" if "ersion" in text else ""
+        if address != LOCAL and "RAY_AUTH_MODE" not in os.environ:
+            hint += "; a cluster that demands its token wants RAY_AUTH_MODE=token and ~/.ray/auth_token here"
         raise RunError(f"{address}: no Ray cluster to work with: {text[:200]}{hint}") from error
     return True
 
