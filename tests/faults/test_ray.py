@@ -15,8 +15,9 @@ from clusters import cluster
 
 from manyhands import cli
 from manyhands.algos.configs import ANYWHERE
+from manyhands.channels.ray import _connect
 from manyhands.config import Config
-from manyhands.errors import EnvError
+from manyhands.errors import EnvError, RunError
 from manyhands.runs.store import LAST, Run
 from manyhands.runs.view import View
 from manyhands.settings import merge
@@ -161,3 +162,18 @@ def test_without_ray_one_line_says_what_to_install(
     with pytest.raises(SystemExit):
         cli.main(["train", "CartPole-v1", "--channel", "ray", "--dir", str(tmp_path / "run")])
     assert "pip install 'manyhands[ray]'" in capsys.readouterr().err
+
+
+def test_a_cluster_of_another_version_and_one_that_demands_a_token_are_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("Version mismatch: the cluster was started with:\n    Ray: 2.1.0")
+
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(
+        RunError, match=r"2\.1\.0; the cluster must run the same versions.*RAY_AUTH_MODE"
+    ):
+        _connect("ray:auto", 1, 1.0)
