@@ -173,7 +173,5 @@ def test_a_cluster_of_another_version_and_one_that_demands_a_token_are_one_line(
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(
-        RunError, match=r"2\.1\.0; the cluster must run the same versions.*RAY_AUTH_MODE"
-    ):
+    with pytest.raises(RunError, match=r"2\.1\.0; the cluster must run the same versions.*RAY_AUTH_MODE"):
         _connect("ray:auto", 1, 1.0)
