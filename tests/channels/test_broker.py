@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import torch  # noqa: F401  (two threads that import it at once break it)
 from brokers import TESTS, Workers, broker, wait_for
+from certificates import self_signed
 
 from manyhands import wire
 from manyhands.channels.amqp import AmqpChannel
@@ -123,15 +123,7 @@ def test_a_wrong_virtual_host_is_said() -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    openssl = shutil.which("openssl")
-    assert openssl, "openssl makes the certificates of this test"
-    folder = tmp_path_factory.mktemp("tls")
-    made, key = folder / "broker.pem", folder / "broker.key"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(made)]
-    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
-    subprocess.run(command, check=True, capture_output=True)
-    return made, key
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls_with_an_own_authority_works_and_without_it_is_refused(certificate: tuple[Path, Path]) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from certificates import self_signed
 
 from manyhands.averaging.network import Network
 
@@ -59,10 +60,15 @@ def test_the_commands_for_cores_that_learn_together_run(tmp_path: Path) -> None:
         run_in(tmp_path, block)
 
 
-def test_the_commands_for_averaging_run(tmp_path: Path) -> None:
+def averaging_commands(name: str) -> list[list[str]]:
     text = (ROOT / "docs" / "averaging.md").read_text()
-    commands = [line.partition("#")[0].split() for line in text.splitlines() if line.startswith("manyhands ")]
-    parent, child = (next(words for words in commands if words[1] == name) for name in ("parent", "child"))
+    return [
+        line.partition("#")[0].split() for line in text.splitlines() if line.startswith(f"manyhands {name} ")
+    ]
+
+
+def test_the_commands_for_averaging_run(tmp_path: Path) -> None:
+    parent, child = averaging_commands("parent")[0], averaging_commands("child")[0]
     address = child[2]
     with Network(tmp_path / "parent") as network:
         network.start_parent(*parent[2:], "--exchanges", 3, "--listen", "127.0.0.1:0")
@@ -71,6 +77,25 @@ def test_the_commands_for_averaging_run(tmp_path: Path) -> None:
         run = network.wait(120)
     assert run.status()["exchanges"] >= 3
     assert "Done after" in network.said("parent")
+
+
+def test_the_commands_for_averaging_beyond_one_machine_run(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    (tmp_path / "token").write_text("open sesame\n")
+    files = {
+        "token": tmp_path / "token",
+        "cert.pem": certificate,
+        "key.pem": key,
+        "0.0.0.0:8765": "127.0.0.1:0",
+    }
+    parent, child = (
+        [files.get(word, word) for word in averaging_commands(who)[1]] for who in ("parent", "child")
+    )
+    with Network(tmp_path / "parent") as network:
+        network.start_parent(*parent[2:], "--exchanges", 3)
+        assert network.address.startswith("wss://")
+        network.start_child("far", *child[3:], "--tls-ca", certificate, "--cores", 1)
+        network.wait(120)
 
 
 def test_the_commands_for_several_machines_run(tmp_path: Path) -> None:

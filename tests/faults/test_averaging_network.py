@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from certificates import self_signed
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
@@ -293,21 +294,7 @@ def test_a_token_is_demanded(network: Network, tmp_path: Path) -> None:
 
 
 def test_tls(network: Network, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "1",
-        "-subj",
-        "/CN=parent",
-    ]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)]
-    subprocess.run(command, check=True, capture_output=True)
+    certificate, key = self_signed(tmp_path)
     begin(network, "--tls-cert", certificate, "--tls-key", key, exchanges=10)
     assert network.address.startswith("wss://")
     network.start_child("doubter", "--cores", 1)
@@ -316,6 +303,15 @@ def test_tls(network: Network, tmp_path: Path) -> None:
     assert "Traceback" not in network.said("doubter")
     network.start_child("trusting", "--cores", 1, "--tls-ca", certificate)
     network.wait(120)
+
+
+def test_a_certificate_that_has_expired_is_said(network: Network, tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path, days=-1)
+    begin(network, "--tls-cert", certificate, "--tls-key", key)
+    network.start_child("late", "--cores", 1, "--tls-ca", certificate)
+    assert network.children["late"].wait(60) == 1
+    assert "certificate has expired" in network.said("late")
+    assert len(network.said("late").strip().splitlines()) == 1
 
 
 def test_a_slow_network_slows_nobody_else(network: Network) -> None:

@@ -1,5 +1,6 @@
 """Cores that learn together: gradients without torch, optimizers without a lock, and A3C."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from manyhands.plan import plan
 from manyhands.policy import ActionSpec, Dense, Head, NetSpec
 from manyhands.runs.store import LAST
 from manyhands.settings import resolve
+from manyhands.training import train as run_training
 
 APART = NetSpec((3,), (Head("policy", 4, (Dense(8),)), Head("value", 1, (Dense(8), Dense(5, "relu")))))
 SHARED = NetSpec((2, 3), (Head("policy", 4), Head("value", 1)), (Dense(7, "relu"), Dense(6)), normalise=True)
@@ -153,6 +155,16 @@ def test_one_core_learns_the_same_twice(algo: str, tmp_path: Path) -> None:
 
     once, again = trained("once"), trained("again")
     assert np.array_equal(once, again)
+
+
+@pytest.mark.parametrize("algo", ["a3c", "adqn"])
+def test_one_core_that_stops_and_goes_on_learns_what_it_would_have(algo: str, tmp_path: Path) -> None:
+    overrides = ({"run": {"workers": 0, "until": "steps", "seed": 2, "steps": 10**9}},)
+    config = resolve("CartPole-v1", algo, overrides=overrides)
+    half, whole = (replace(config, run=replace(config.run, updates=rounds)) for rounds in (60, 120))
+    expected = run_training(whole, directory=tmp_path / "whole")
+    found = run_training(whole, resume=run_training(half, directory=tmp_path / "half"))
+    assert np.array_equal(found.checkpoint(LAST).weights.vector, expected.checkpoint(LAST).weights.vector)
 
 
 class Caught:

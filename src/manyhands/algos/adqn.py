@@ -28,20 +28,23 @@ class AdqnCore:
         replay: SharedReplay,
         index: int,
         played: Array,
+        aim: Float32,
     ) -> None:
-        """`played` [1] counts this core's steps, over all its processes."""
+        """`played` [1] counts this core's steps, `aim` [n] is its target network, over all its processes."""
         self.config, self.spec, self.action = config, spec, action
         self.shared, self.optimizer, self.replay, self.index = shared, optimizer, replay, index
         self.net, self.target = NumpyGradient(spec), NumpyNet(spec)
-        self.played, self.has_target = played, False
+        self.played, self.aim, self.begun = played, aim, False
         self.rng: np.random.Generator
 
     def begin(self, rng: np.random.Generator) -> None:
         self.rng = rng
         self.net.net.load(self.shared)
-        if not self.has_target:
-            self.target.load(self.shared)
-            self.has_target = True
+        if not self.begun:
+            if self.played[0] == 0:
+                self.aim[...] = self.shared
+            self.target.load(self.aim)
+            self.begun = True
 
     def epsilon(self) -> float:
         """1 at first, then falling in a straight line over this core's steps."""
@@ -63,7 +66,8 @@ class AdqnCore:
         self.replay.write(self.index, obs, int(action[0]), reward * config.reward_scale, discount, following)
         self.played[0] += 1
         if self.played[0] % config.target_every == 0:
-            self.target.load(self.shared)
+            self.aim[...] = self.shared
+            self.target.load(self.aim)
         if self.played[0] % config.steps_per_update == 0 and self.replay.held >= config.warmup:
             self._learn()
 

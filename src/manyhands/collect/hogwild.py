@@ -38,7 +38,7 @@ class SharedMemory:
         for dtype, shape in shapes:
             arrays.append(np.frombuffer(buffer, dtype, math.prod(shape), at).reshape(shape))
             at += _aligned(dtype, shape)
-        self.clock, self.vector, self.state, self.played, rows, counts = arrays
+        self.clock, self.vector, self.state, self.played, self.aims, rows, counts = arrays
         trained = self.vector[: task.spec.trained]
         self.optimizer = SharedOptimizer(task.hogwild.config, trained, self.state, self.clock)
         self.replay = SharedReplay(rows, counts)
@@ -49,15 +49,16 @@ class SharedMemory:
 
 
 def _shapes(task: Task) -> list[tuple[str, tuple[int, ...]]]:
-    """Of the clock, the vector, the optimizer's state, every core's steps, and the replay memory."""
+    """Of the clock, the vector, the optimizer's state, every core's steps and target, a replay memory."""
     assert task.hogwild is not None
     config, cores, spec = task.hogwild.config, task.hogwild.cores, task.spec
-    capacity = config.memory if isinstance(config, AdqnConfig) else 0
+    capacity, targets = (config.memory, cores) if isinstance(config, AdqnConfig) else (0, 0)
     return [
         ("<i8", (1,)),
         ("<f4", (spec.size,)),
         ("<f4", (KEPT[config.optimizer], spec.trained)),
         ("<i8", (cores,)),
+        ("<f4", (targets, spec.size)),
         ("<f4", (cores, capacity, width(math.prod(spec.input_shape)))),
         ("<i8", (cores,)),
     ]
@@ -166,6 +167,7 @@ def _core(task: Task, index: int, memory: SharedMemory) -> A3cCore | AdqnCore:
     config, spec, action = task.hogwild.config, task.spec, task.layout.action
     if isinstance(config, AdqnConfig):
         played = memory.played[index : index + 1]
-        return AdqnCore(config, spec, action, memory.vector, memory.optimizer, memory.replay, index, played)
+        shared = (memory.vector, memory.optimizer, memory.replay)
+        return AdqnCore(config, spec, action, *shared, index, played, memory.aims[index])
     assert isinstance(config, A3cConfig)
     return A3cCore(config, spec, action, memory.vector, memory.optimizer)

@@ -45,15 +45,21 @@ class HogwildLearner:
         return {name: array.copy() for name, array in self._small().items()}
 
     def _small(self) -> dict[str, Array]:
-        return {"optimizer": self.memory.state, "clock": self.memory.clock, "played": self.memory.played}
+        memory = self.memory
+        return {
+            "optimizer": memory.state,
+            "clock": memory.clock,
+            "played": memory.played,
+            "targets": memory.aims,
+            "counts": memory.replay.counts,
+        }
 
     def state(self) -> dict[str, Array]:
-        counts = self.memory.replay.counts.copy()  # before the rows: what is counted must be there
-        return {**self.kept, "counts": counts, "rows": self.memory.replay.rows.copy()}
+        """Rows written since then are not counted, and overwrite only some that are too old to be drawn."""
+        return {**self.kept, "rows": self.memory.replay.rows.copy()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        replay = self.memory.replay
-        for name, array in {**self._small(), "counts": replay.counts, "rows": replay.rows}.items():
+        for name, array in {**self._small(), "rows": self.memory.replay.rows}.items():
             array[...] = state[name]
         self.kept = self._copied()
 

@@ -1,0 +1,26 @@
+"""Certificates for 127.0.0.1 that sign themselves, made by openssl."""
+
+import subprocess
+from pathlib import Path
+
+
+def self_signed(folder: Path, days: int = 2) -> tuple[Path, Path]:
+    """A certificate and its key; with negative `days` it has expired."""
+    certificate, key, request, extension = (folder / f"tls.{end}" for end in ("pem", "key", "csr", "ext"))
+    extension.write_text("subjectAltName=IP:127.0.0.1\n")
+    asked = [
+        "req",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=localhost",
+        "-keyout",
+        key,
+        "-out",
+        request,
+    ]
+    signed = ["x509", "-req", "-in", request, "-signkey", key, "-days", days, "-extfile", extension]
+    for words in (asked, [*signed, "-out", certificate]):
+        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
+    return certificate, key
