@@ -14,6 +14,7 @@ from manyhands import train
 from manyhands.algos.a3c import A3cCore, bootstrapped, of_entropy, of_log_prob
 from manyhands.algos.configs import A3cConfig
 from manyhands.algos.distributions import distribution
+from manyhands.algos.returns import gae
 from manyhands.algos.shared_optimizer import KEPT, SharedOptimizer
 from manyhands.algos.shared_replay import MARGIN, SharedReplay, width
 from manyhands.errors import UsageError
@@ -49,11 +50,22 @@ def test_gradients_are_torchs(spec: NetSpec) -> None:
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=20), st.floats(-5, 5), st.floats(0, 1))
 def test_returns_are_those_of_a_slow_sum(rewards: list[float], last: float, gamma: float) -> None:
-    found = bootstrapped(np.array(rewards, np.float32), last, gamma)
+    reward = np.array(rewards, np.float32)
+    found = bootstrapped(reward, np.zeros_like(reward), last, gamma, 1.0)
     for t in range(len(rewards)):
         slow = sum(gamma**k * reward for k, reward in enumerate(rewards[t:]))
         slow += gamma ** (len(rewards) - t) * last
         assert found[t] == pytest.approx(slow, abs=1e-3)
+
+
+@given(st.integers(1, 20), st.floats(0, 1), st.floats(0, 1))
+def test_advantages_are_those_of_the_other_algorithms(steps: int, gamma: float, mix: float) -> None:
+    reward, value, last = np.random.default_rng(steps).normal(0, 1, (3, steps)).astype(np.float32)
+    found = bootstrapped(reward, value, float(last[0]), gamma, mix) - value
+    following = np.append(value[1:], last[0])[:, None]
+    going_on = np.zeros((steps, 1), bool)
+    expected = gae(reward[:, None], value[:, None], following, going_on, gamma, mix)[:, 0]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +190,7 @@ class Caught:
 def test_the_gradient_of_a3c_is_that_of_its_loss(terminated: bool) -> None:
     rng = np.random.default_rng(3)
     action = ActionSpec("categorical", (4,))
-    config = A3cConfig(batch=10, gamma=0.9, entropy=0.02, value_weight=0.7, epsilon=0.0)
+    config = A3cConfig(gae_lambda=0.8, batch=10, gamma=0.9, entropy=0.02, value_weight=0.7, epsilon=0.0)
     vector = rng.normal(0, 0.5, APART.size).astype(np.float32)
     caught = Caught()
     core = A3cCore(config, APART, action, vector, caught)  # type: ignore[arg-type]
@@ -200,7 +212,8 @@ def test_the_gradient_of_a3c_is_that_of_its_loss(terminated: bool) -> None:
     log_probs = torch.log_softmax(head(obs[:7], "policy0"), 1)
     value = head(obs, "value0", "value1")[:, 0]
     following = 0.0 if terminated else float(value[7].detach())
-    returns = torch.from_numpy(bootstrapped(rewards.astype(np.float32), following, 0.9))
+    values = value[:7].detach().numpy()
+    returns = torch.from_numpy(bootstrapped(rewards.astype(np.float32), values, following, 0.9, 0.8))
     advantage = (returns - value[:7]).detach()
     chosen = log_probs[torch.arange(7), torch.from_numpy(np.concatenate(taken)).long()]
     entropy = -(log_probs.exp() * log_probs).sum()

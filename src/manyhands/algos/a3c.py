@@ -16,13 +16,14 @@ AHEAD = 64
 """Steps for which random numbers are drawn at once."""
 
 
-def bootstrapped(reward: Float32, last_value: float, gamma: float) -> Float32:
-    """R_t = r_t + gamma R_{t+1}, from the value of what follows the last step; 0 where nothing does."""
+def bootstrapped(reward: Float32, value: Float32, last_value: float, gamma: float, mix: float) -> Float32:
+    """R_t = r_t + gamma (V_{t+1} + mix (R_{t+1} - V_{t+1})), from V of what follows the last step, or 0."""
     returns = np.empty_like(reward)
-    following = np.float32(last_value)
+    after = value_after = np.float32(last_value)
+    discount, share = np.float32(gamma), np.float32(mix)
     for t in range(len(reward) - 1, -1, -1):
-        following = reward[t] + np.float32(gamma) * following
-        returns[t] = following
+        returns[t] = after = reward[t] + discount * (value_after + share * (after - value_after))
+        value_after = value[t]
     return returns
 
 
@@ -133,8 +134,9 @@ class A3cCore:
         """The loss is -sum A log pi - entropy sum H + value_weight sum (V - R)^2, with A = R - V."""
         config, rows = self.config, slice(self.filled)
         outputs, value = self.net.forward(self.obs[rows], "policy", "value")
-        returns = bootstrapped(self.reward[rows], last_value, config.gamma)
-        error = value[:, 0] - returns
+        values = value[:, 0]
+        returns = bootstrapped(self.reward[rows], values, last_value, config.gamma, config.gae_lambda)
+        error = values - returns
         log_std = self.net.net.views.get("log_std", NO_SPREAD)
         of_outputs, of_log_std = of_log_prob(self.action, outputs, log_std, self.actions[rows], error)
         if config.entropy:

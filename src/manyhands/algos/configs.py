@@ -268,10 +268,13 @@ class A3cConfig(HogwildConfig):
     value_weight: float = 1.0
     average: bool = False
     """Gradients are means over the steps of a batch, not sums."""
+    gae_lambda: float = 1.0
+    """Trust in returns (1) against values (0), which vary less but may be wrong (Schulman et al. 2016)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         not_negative(self, "algo", "entropy", "value_weight")
+        unit(self, "algo", "gae_lambda")
 
 
 MARGIN = 256
