@@ -27,10 +27,10 @@ class Agent:
     noise: np.random.Generator
 
     def act(self, obs: Any, sample: bool = False) -> Any:
-        """The best action for one observation, or a sampled one."""
+        """The best action for one observation, or a sampled one, as which some agents are meant to play."""
         row = self._row(obs)
         outputs = self.actor.forward(row, "policy")
-        noise = self.action.noise(self.noise, 1) if sample or self.action.epsilon else None
+        noise = self.action.noise(self.noise, 1) if sample or self.action.by_chance else None
         strays = spread(self.actor, self.action, row)
         return self.decode(self.action.choose(outputs, strays, noise))[0]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 
-from manyhands.algos.configs import AdqnConfig, DqnConfig, HogwildConfig
+from manyhands.algos.configs import A3cConfig, AdqnConfig, DqnConfig, HogwildConfig
 from manyhands.algos.replay import check_memory
 from manyhands.algos.room import RESERVE, free_memory
 from manyhands.collect.hogwild import SharedMemory
@@ -93,6 +93,8 @@ def _way_to_act(config: Config, space: ActionSpec) -> ActionSpec:
         if isinstance(config.algo, AdqnConfig):
             return replace(space, kind="values")
         return replace(space, kind="values", dueling=config.algo.dueling, epsilon=config.algo.epsilon_test)
+    if isinstance(config.algo, A3cConfig):
+        space = replace(space, sampled=config.algo.sampled)
     if space.kind == "gaussian":
         return replace(space, squash=config.net.squash, state_std=config.net.state_std)
     return space

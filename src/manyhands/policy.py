@@ -227,6 +227,8 @@ class ActionSpec:
     - values: one of `sizes[0]` choices; the head gives what each is worth, and the free head `epsilon` how
       often each lane of the run ignores that. With `dueling` the head's last output is the state's value,
       the others what each choice adds to it. When judged, an agent ignores it with probability `epsilon`.
+
+    When judged, an agent takes the likeliest action, or with `sampled` any, as it does when it learns.
     """
 
     kind: Literal["categorical", "gaussian", "values"]
@@ -237,6 +239,12 @@ class ActionSpec:
     state_std: bool = False
     dueling: bool = False
     epsilon: float = 0.0
+    sampled: bool = False
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether a judged agent needs noise."""
+        return self.sampled or self.epsilon > 0
 
     @property
     def outputs(self) -> int:
@@ -280,6 +288,7 @@ class ActionSpec:
             state_std=plain.get("state_std", False),
             dueling=plain.get("dueling", False),
             epsilon=plain.get("epsilon", 0.0),
+            sampled=plain.get("sampled", False),
         )
 
     def noise(self, rng: np.random.Generator, steps: int) -> Float32:

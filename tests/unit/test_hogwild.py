@@ -17,6 +17,7 @@ from manyhands.algos.distributions import distribution
 from manyhands.algos.returns import gae
 from manyhands.algos.shared_optimizer import KEPT, SharedOptimizer
 from manyhands.algos.shared_replay import MARGIN, SharedReplay, width
+from manyhands.collect.player import Player
 from manyhands.errors import UsageError
 from manyhands.nets.numpy_gradient import NumpyGradient
 from manyhands.nets.torch_net import TorchNet
@@ -248,3 +249,19 @@ def test_a_core_takes_a_fresh_copy_every_second_time() -> None:
 def test_a_shared_memory_that_cannot_be_is_refused(layer: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         plan(resolve("CartPole-v1", "adqn", overrides=({"algo": {"warmup": 2000}}, layer)))
+
+
+def test_an_agent_is_judged_by_sampling_where_its_settings_say_so() -> None:
+    planned = plan(resolve("LunarLander-v3", "a3c"))
+    assert planned.spaces.action == ActionSpec.from_json(planned.spaces.action.to_json())
+
+    def returns(action: ActionSpec, sample: bool) -> tuple[float, ...]:
+        player = Player(planned.config.env, planned.spec, action)
+        try:
+            return player.play(planned.first_weights(), 2, 5, sample).returns
+        finally:
+            player.close()
+
+    likeliest = replace(planned.spaces.action, sampled=False)
+    assert returns(planned.spaces.action, False) == returns(likeliest, True)
+    assert returns(planned.spaces.action, False) != returns(likeliest, False)

@@ -270,6 +270,8 @@ class A3cConfig(HogwildConfig):
     """Gradients are means over the steps of a batch, not sums."""
     gae_lambda: float = 1.0
     """Trust in returns (1) against values (0), which vary less but may be wrong (Schulman et al. 2016)."""
+    sampled: bool = False
+    """Agents are judged as they learned, by sampling from their policy, not by their likeliest actions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -61,7 +61,7 @@ class Player:
         """`episodes` whole episodes, counted from `first`."""
         self.actor.load(weights.vector)
         strays = spread(self.actor, self.action, self.obs)
-        sample = sample or self.action.epsilon > 0
+        sample = sample or self.action.by_chance
         lanes = min(len(self.envs), episodes)
         playing = list(range(lanes))  # which episode each lane plays; -1 when there is none left
         returns, lengths = [0.0] * episodes, [0] * episodes
