@@ -6,42 +6,27 @@ import ipaddress
 import re
 import socket
 import tempfile
-import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from manyhands.agent import judge
+from manyhands.averaging.keeper import Begun, Keeper, Snapshot
 from manyhands.averaging.protocol import AveragingConfig, read_token, server_tls
 from manyhands.collect.streams import INIT, mix
 from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
-from manyhands.plan import Plan, plan
-from manyhands.policy import Weights
+from manyhands.plan import plan
 from manyhands.roles.executor import Executor
 from manyhands.runs import checkpoint, store
-from manyhands.runs.checkpoint import Checkpoint
-from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
 from manyhands.settings import parse_override, read_yaml, resolve, usable_cores
 from manyhands.signals import stop_signals
 from manyhands.training import train
 
-if TYPE_CHECKING:
-    from manyhands.averaging.parent import Parent
-
-LINE_INTERVAL = 2.0
-SAVE_INTERVAL = 5.0
-"""Seconds between two checkpoints for a resume."""
-REPORT_EPISODES = 100
 OVERRIDABLE = ("alpha", "beta", "exchanges", "every", "format", "max_step", "hogwild", "checkpoint_every")
 
 
@@ -64,7 +49,7 @@ def parent(options: argparse.Namespace) -> None:
         begun = _resumed(options, given, held) if options.resume is not None else _new(options, given, held)
         text = yaml.safe_dump(asdict(begun.averaging), sort_keys=False)
         checkpoint.write_atomically(begun.run.path / store.AVERAGING, text.encode())
-        keeper = _Keeper(begun, options.quiet)
+        keeper = Keeper(begun, options.quiet)
         served = Parent(
             begun.averaging,
             begun.plan.config,
@@ -76,7 +61,7 @@ def parent(options: argparse.Namespace) -> None:
             keeper.exchanged,
             {name: Child.from_plain(name, plain) for name, plain in begun.children.items()},
         )
-        keeper.save(_Snapshot.of(served), "running", kept=options.resume is None)
+        keeper.save(Snapshot.of(served), "running", kept=options.resume is None)
         status = "failed"
         try:
             with stop_signals(served.stop), keeper:
@@ -88,23 +73,11 @@ def parent(options: argparse.Namespace) -> None:
             raise
         finally:
             if begun.run.path.exists():
-                keeper.save(_Snapshot.of(served), status, kept=served.over)
+                keeper.save(Snapshot.of(served), status, kept=served.over)
         keeper.report(served)
 
 
-@dataclass(frozen=True)
-class _Begun:
-    """A parent's run before it listens."""
-
-    run: Run
-    plan: Plan
-    averaging: AveragingConfig
-    first: Weights
-    children: dict[str, Any]
-    seconds: float = 0.0
-
-
-def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) -> _Begun:
+def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) -> Begun:
     if options.env is None:
         raise UsageError("which environment? For example: manyhands parent LunarLander-v3")
     averaging = AveragingConfig(**given)
@@ -113,10 +86,10 @@ def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) ->
     planned = plan(resolve(options.env, options.algo or "a3c", options.config, overrides))
     run = store.create(store.choose_path(options.name, options.dir), planned.config)
     held.enter_context(run.lock())
-    return _Begun(run, planned, averaging, planned.first_weights(), {})
+    return Begun(run, planned, averaging, planned.first_weights(), {})
 
 
-def _resumed(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) -> _Begun:
+def _resumed(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) -> Begun:
     refused = [
         name
         for name in ("env", "algo", "seed", "name", "dir", "config")
@@ -138,145 +111,7 @@ def _resumed(options: argparse.Namespace, given: dict[str, Any], held: ExitStack
     if last.spec.schema != planned.spec.schema:
         raise RunError(f"{run.path} holds another network than its config.yaml describes")
     seconds = float(status.get("seconds", 0.0))
-    return _Begun(run, planned, averaging, last.weights, status.get("children", {}), seconds)
-
-
-class _Keeper:
-    """Writes a parent's run directory, and shows how it goes."""
-
-    def __init__(self, begun: _Begun, quiet: bool) -> None:
-        self.run, self.plan, self.averaging, self.quiet = begun.run, begun.plan, begun.averaging, quiet
-        self.console, self.errors = Console(highlight=False), Console(stderr=True, highlight=False)
-        self.live: Live | None = None
-        self.began = time.monotonic() - begun.seconds
-        self.last_line = self.last_save = 0.0
-        every = self.averaging.checkpoint_every
-        self.next_kept = begun.first.version - begun.first.version % every + every
-        self.log = MetricsLog(begun.run, sum(child["steps"] for child in begun.children.values()))
-        self.saving = asyncio.Lock()
-
-    def __enter__(self) -> "_Keeper":
-        if not self.quiet and self.console.is_terminal:
-            self.live = Live(console=self.console, refresh_per_second=4)
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-            self.live = None
-        self.log.close()
-
-    def listening(self, parent: "Parent") -> None:
-        if self.quiet:
-            print(parent.address, flush=True)
-            return
-        averaging, config = self.averaging, self.plan.config
-        print(
-            f"{config.env.id} with {config.run.algo}, alpha {averaging.alpha:g}, beta {averaging.beta:g}, "
-            f"until {averaging.exchanges:,} exchanges; run in {self.run.path}\n"
-            f"Children join with: manyhands child {parent.address}",
-            flush=True,
-        )
-
-    def said(self, text: str) -> None:
-        console = self.errors if self.live is None else self.live.console
-        console.print(Text(text), soft_wrap=True)
-
-    async def exchanged(self, parent: "Parent") -> None:
-        now = time.monotonic()
-        kept = parent.version >= self.next_kept
-        if kept:
-            self.next_kept += self.averaging.checkpoint_every
-        if kept or (now - self.last_save >= SAVE_INTERVAL and not self.saving.locked()):
-            self.last_save = now
-            now_known = _Snapshot.of(parent)  # here, where nobody joins meanwhile
-            async with self.saving:  # in a thread: on an SD card it takes long enough to be felt
-                await asyncio.to_thread(self.save, now_known, "running", kept)
-        if not self.quiet and now - self.last_line >= LINE_INTERVAL:
-            self.last_line = now
-            self._show(parent, now)
-
-    def _show(self, parent: "Parent", now: float) -> None:
-        if self.live is not None:
-            self.live.update(_children(parent))
-            return
-        connected = sum(child.connected for child in parent.children.values())
-        mean = _mean_return(parent)
-        print(
-            f"{now - self.began:6.1f} s  {parent.version:>6,} exchanges  children {connected}  "
-            f"return {'-' if mean is None else f'{mean:.1f}'}",
-            flush=True,
-        )
-
-    def save(self, snapshot: "_Snapshot", status: str, kept: bool = False) -> None:
-        """For a resume; and, when `kept`, for good, with a row of metrics."""
-        weights, children = snapshot.weights, snapshot.children
-        made = Checkpoint(self.plan.spec, self.plan.spaces.action, weights)
-        counts = {"steps": sum(child["steps"] for child in children.values()), "exchanges": weights.version}
-        seconds = round(time.monotonic() - self.began, 3)
-        self.run.save(store.LAST, made)
-        if kept:
-            self.run.save(f"exchange-{weights.version:06}", made)
-            row: dict[str, Any] = {**counts, "version": weights.version, "seconds": seconds}
-            row["return_mean"] = snapshot.mean_return
-            if not self.log.file.closed:
-                self.log.write({**row, "children": children})
-        state = {"status": status, **counts, "version": weights.version, "updated": store.now()}
-        self.run.save_status({**state, "seconds": seconds, "children": children})
-
-    def report(self, parent: "Parent") -> None:
-        """The children's books, and what the averaged agent is worth."""
-        if self.quiet:
-            return
-        self.console.print(_children(parent))
-        result, goal = judge(self.run, REPORT_EPISODES, 1_000_000, False, store.LAST)
-        solved = "" if goal is None else f" (goal {goal:g})"
-        what = "Done" if parent.over else "Stopped"
-        print(
-            f"{what} after {parent.version:,} exchanges; {REPORT_EPISODES} episodes: mean {result.mean:.1f}, "
-            f"sd {result.sd:.1f}{solved}. The run lies in {self.run.path}."
-        )
-        if not parent.over:
-            print(f"Go on: manyhands parent --resume {self.run.path}")
-
-
-@dataclass(frozen=True)
-class _Snapshot:
-    """A parent at one moment, for a thread that saves it while others join."""
-
-    weights: Weights
-    children: dict[str, dict[str, Any]]
-    mean_return: float | None
-
-    @classmethod
-    def of(cls, parent: "Parent") -> "_Snapshot":
-        children = {name: child.to_plain() for name, child in parent.children.items()}
-        return cls(parent.weights(), children, _mean_return(parent))
-
-
-def _mean_return(parent: "Parent") -> float | None:
-    recent = [child.recent for child in parent.children.values() if child.recent is not None]
-    return sum(recent) / len(recent) if recent else None
-
-
-def _children(parent: "Parent") -> Table:
-    table = Table(title=f"{parent.version:,} of {parent.averaging.exchanges:,} exchanges", box=None)
-    for heading in ("child", "exchanges", "stale", "steps", "return", "round trip", "MB in", "MB out", ""):
-        table.add_column(heading, justify="left" if heading in ("child", "") else "right")
-    for name, child in sorted(parent.children.items()):
-        table.add_row(
-            Text(name),
-            f"{child.exchanges:,}",
-            f"{child.staleness:.1f}",
-            f"{child.steps:,}",
-            "-" if child.recent is None else f"{child.recent:.1f}",
-            f"{1000 * child.round_trip:.1f} ms",
-            f"{child.bytes_in / 1e6:.1f}",
-            f"{child.bytes_out / 1e6:.1f}",
-            "" if child.connected else "gone",
-        )
-    return table
+    return Begun(run, planned, averaging, last.weights, status.get("children", {}), seconds)
 
 
 def child(options: argparse.Namespace) -> None:
