@@ -187,11 +187,12 @@ class Caught:
         self.gradient = gradient.copy()
 
 
-@pytest.mark.parametrize("terminated", [True, False])
-def test_the_gradient_of_a3c_is_that_of_its_loss(terminated: bool) -> None:
+@pytest.mark.parametrize(("terminated", "limit_ends"), [(True, False), (False, False), (False, True)])
+def test_the_gradient_of_a3c_is_that_of_its_loss(terminated: bool, limit_ends: bool) -> None:
     rng = np.random.default_rng(3)
     action = ActionSpec("categorical", (4,))
     config = A3cConfig(gae_lambda=0.8, batch=10, gamma=0.9, entropy=0.02, value_weight=0.7, epsilon=0.0)
+    config = replace(config, limit_ends=limit_ends)
     vector = rng.normal(0, 0.5, APART.size).astype(np.float32)
     caught = Caught()
     core = A3cCore(config, APART, action, vector, caught)  # type: ignore[arg-type]
@@ -212,7 +213,7 @@ def test_the_gradient_of_a3c_is_that_of_its_loss(terminated: bool) -> None:
     obs = torch.from_numpy(seen)
     log_probs = torch.log_softmax(head(obs[:7], "policy0"), 1)
     value = head(obs, "value0", "value1")[:, 0]
-    following = 0.0 if terminated else float(value[7].detach())
+    following = 0.0 if terminated or limit_ends else float(value[7].detach())
     values = value[:7].detach().numpy()
     returns = torch.from_numpy(bootstrapped(rewards.astype(np.float32), values, following, 0.9, 0.8))
     advantage = (returns - value[:7]).detach()

@@ -124,7 +124,8 @@ class A3cCore:
         self.filled += 1
         if self.filled < self.config.batch and not ended:
             return
-        self._learn(0.0 if terminated else float(self.net.net.forward(following[None], "value")[0, 0]))
+        over = terminated or (ended and self.config.limit_ends)
+        self._learn(0.0 if over else float(self.net.net.forward(following[None], "value")[0, 0]))
         self.filled = 0
         self.learned += 1
         if self.learned % 2 == 0 or ended:

@@ -270,6 +270,9 @@ class A3cConfig(HogwildConfig):
     """Gradients are means over the steps of a batch, not sums."""
     gae_lambda: float = 1.0
     """Trust in returns (1) against values (0), which vary less but may be wrong (Schulman et al. 2016)."""
+    limit_ends: bool = False
+    """Nothing is expected after an episode that a time limit has cut, as if it had ended by itself; so
+    nothing is gained by waiting for the limit."""
     sampled: bool = False
     """Agents are judged as they learned, by sampling from their policy, not by their likeliest actions."""
 
