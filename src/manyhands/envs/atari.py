@@ -58,6 +58,7 @@ class AtariEnv(gymnasium.Env[Array, int]):
     """One game. A step is `frame_skip` frames, of which the last two are merged against flickering."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 (Gymnasium's)
+    starts = True
 
     def __init__(
         self,
