@@ -49,7 +49,12 @@ CROWD_EVERY, CROWD_EXCHANGES = 2048, 600
 SWARMS, SWARM_SECONDS = (64, 256), 20.0
 FORMATS = ("float32", "float16", "int8")
 SPEED_SECONDS = 15.0
-HOGWILD_CORES = (1, 2)
+HOGWILD: dict[str, tuple[int, str]] = {
+    "1 process": (1, "on"),
+    "2 processes": (2, "on"),
+    "2 processes, no barrier": (2, "off"),
+}
+"""Processes, and whether they wait for one another after every episode."""
 OPEN: dict[str, tuple[str, float, tuple[object, ...]]] = {
     "a shared replay memory": (
         "CartPole-v1",
@@ -65,7 +70,8 @@ SETTLED = 8.0
 WARM = 20
 """Rounds that count as start-up."""
 NOTES = (
-    f"Every mean and deviation is of {EPISODES} episodes of {ENV} with the greedy policy.",
+    f"Every mean and deviation is of {EPISODES} episodes of {ENV}. Agents of a3c sample their actions, as they "
+    "do when they learn; the others take the likeliest ones.",
     f"a3c: after {ROUNDS} rounds of one episode on every core, as published.",
     f"grid: {CHILDREN} children of {CORES} processes each, after {EXCHANGES} exchanges.",
     f"better: {' '.join(map(str, BETTER))}, after {BETTER_EXCHANGES} exchanges.",
@@ -202,19 +208,23 @@ def _slow(path: Path, options: argparse.Namespace) -> Measured:
 
 
 def _hogwild(options: argparse.Namespace) -> Measured:
-    speeds: dict[int, list[float]] = {cores: [] for cores in HOGWILD_CORES}
+    speeds: dict[str, list[float]] = {name: [] for name in HOGWILD}
     for seed in options.seeds:
-        for cores, found in speeds.items():
-            words = ("train", ENV, "--algo", "a3c", "--workers", cores, "--seed", seed, *settings(UNTESTED))
+        for name, found in speeds.items():
+            cores, barrier = HOGWILD[name]
+            how = ("--algo", "a3c", "--workers", cores, "--barrier", barrier, "--seed", seed)
+            words = ("train", ENV, *how, *settings(UNTESTED))
             found.append(training_speed(words, SPEED_SECONDS, lambda row: bool(row.get("version", 0) > WARM)))
-            print(f"hogwild {cores} seed {seed}: {found[-1]:,.0f} steps/s", flush=True)
+            print(f"hogwild, {name}, seed {seed}: {found[-1]:,.0f} steps/s", flush=True)
     rows, numbers = [], {}
-    for cores, found in speeds.items():
-        ratio = statistics.median(more / one for more, one in zip(found, speeds[1], strict=True))
-        memory = _memory_of_a_core(cores)
-        numbers[str(cores)] = {"speeds": found, "memory": memory}
-        rows.append((str(cores), f"{statistics.median(found):,.0f}", f"{ratio:.2f}", f"{memory:.0f}"))
-    columns = ("processes", "steps/s", "over one", "MB of each")
+    for name, found in speeds.items():
+        ratio = statistics.median(
+            more / one for more, one in zip(found, next(iter(speeds.values())), strict=True)
+        )
+        memory = _memory_of_a_core(HOGWILD[name][0])
+        numbers[name] = {"speeds": found, "memory": memory}
+        rows.append((name, f"{statistics.median(found):,.0f}", f"{ratio:.2f}", f"{memory:.0f}"))
+    columns = ("", "steps/s", "over one", "MB of each")
     return [Table("A3C by Hogwild!", columns, rows)], numbers
 
 

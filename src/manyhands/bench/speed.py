@@ -29,7 +29,7 @@ from manyhands.bench.report import (
     settings,
 )
 from manyhands.bench.timed import START_TIMEOUT, flags, training_speed
-from manyhands.errors import RunError
+from manyhands.errors import RunError, UsageError
 from manyhands.runs.plots import BLUE, GREEN, GREY, new_figure, tidy
 
 ENVS = ("LunarLander-v3", "CartPole-v1")
@@ -74,7 +74,6 @@ class Speed:
     """One measurement."""
 
     env: str
-    round: int
     contender: str
     speed: float
 
@@ -91,14 +90,17 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seed", type=int, default=101, help="of the first round; each adds one")
     parser.add_argument("--set", action="append", default=[], help="more settings for manyhands train")
     parser.add_argument("--peers", type=Path, default=peers.VENV, help="the virtual environment of the peers")
+    parser.add_argument("--go-on", action="store_true", help="add rounds to those that were measured before")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(arguments)
     interpreter = peers.python(options.peers)
     found = _contenders(interpreter, [word for text in options.set for word in ("--set", text)])
-    measured = _take_turns(found, options.env, options.rounds, options.seconds, options.seed)
-    seeds = range(options.seed, options.seed + options.rounds)
-    report = _report(found, measured, options.env, arguments, seeds, peers.versions(interpreter))
-    report.save(options.out, _picture(found, measured, options.env))
+    measured, seeds = _earlier(options.out) if options.go_on else ([], [])
+    new = range(options.seed + len(seeds), options.seed + len(seeds) + options.rounds)
+    measured += _take_turns(found, options.env, new, options.seconds)
+    envs = list(dict.fromkeys(item.env for item in measured))
+    report = _report(found, measured, envs, arguments, [*seeds, *new], peers.versions(interpreter))
+    report.save(options.out, _picture(found, measured, envs))
 
 
 def _contenders(interpreter: Path, extra: list[str]) -> list[Contender]:
@@ -114,17 +116,31 @@ def _contenders(interpreter: Path, extra: list[str]) -> list[Contender]:
     return found
 
 
+def _earlier(out: Path) -> tuple[list[Speed], list[int]]:
+    """Rounds of a report that was saved, and their seeds."""
+    file = out / "speed.json"
+    if not file.exists():
+        raise UsageError(f"there is no {file} to go on with")
+    report = json.loads(file.read_text())
+    return [
+        Speed(env, name, speed)
+        for env, found in report["results"].items()
+        for name, speeds in found["steps_per_second"].items()
+        for speed in speeds
+    ], report["seeds"]
+
+
 def _take_turns(
-    contenders: Sequence[Contender], envs: Sequence[str], rounds: int, seconds: float, seed: int
+    contenders: Sequence[Contender], envs: Sequence[str], seeds: Sequence[int], seconds: float
 ) -> list[Speed]:
     """Round-robin, each round beginning with another one, so that a slow spell of the machine hits all."""
     measured = []
-    for number in range(rounds):
+    for number, seed in enumerate(seeds):
         first = number % len(contenders)
         for env in envs:
             for contender in (*contenders[first:], *contenders[:first]):
-                speed = contender.measure(env, seconds, seed + number)
-                measured.append(Speed(env, number, contender.name, speed))
+                speed = contender.measure(env, seconds, seed)
+                measured.append(Speed(env, contender.name, speed))
                 print(f"round {number + 1}  {env}  {contender.name}: {speed:,.0f} steps/s", flush=True)
     return measured
 
@@ -211,7 +227,7 @@ def _report(
             (f"manyhands {name}", f"{statistics.median(values):.2f}", *(f"{value:.2f}" for value in values))
             for name, values in ratios.items()
         ]
-        rounds = [f"round {number + 1}" for number in range(len(seeds))]
+        rounds = [f"round {number + 1}" for number in range(len(speeds[OURS]))]
         tables.append(Table(f"{env}, steps/s", ("", "median", *rounds), rows))
         results[env] = {"steps_per_second": speeds, "ratios": ratios}
     return Report(
