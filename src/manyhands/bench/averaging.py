@@ -70,8 +70,8 @@ SETTLED = 8.0
 WARM = 20
 """Rounds that count as start-up."""
 NOTES = (
-    f"Every mean and deviation is of {EPISODES} episodes of {ENV}. Agents of a3c sample their actions, as they "
-    "do when they learn; the others take the likeliest ones.",
+    f"Every mean and deviation is of {EPISODES} episodes of {ENV}. Agents of a3c sample their actions, as "
+    "they do when they learn; the others take the likeliest ones.",
     f"a3c: after {ROUNDS} rounds of one episode on every core, as published.",
     f"grid: {CHILDREN} children of {CORES} processes each, after {EXCHANGES} exchanges.",
     f"better: {' '.join(map(str, BETTER))}, after {BETTER_EXCHANGES} exchanges.",
