@@ -48,6 +48,22 @@ def test_every_number_of_an_episode_is_the_same() -> None:
                 break
 
 
+def test_a_lander_that_cannot_start_fails_in_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    landers = [make.make(EnvConfig("LunarLander-v3")) for _ in range(3)]
+    for seed, lander in enumerate(landers):
+        lander.reset(seed=seed)
+
+    def broken(action: int) -> None:
+        raise ArithmeticError("broken")
+
+    monkeypatch.setattr(landers[1].unwrapped, "start", broken)
+    make.start(landers, [0, 0, 0])
+    for lander in (landers[0], landers[2]):
+        assert len(lander.step(0)) == 5
+    with pytest.raises(ArithmeticError):
+        landers[1].step(0)
+
+
 @pytest.mark.parametrize("env_id", ["LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3"])
 def test_episodes_leave_no_memory_behind(env_id: str) -> None:
     """Box2D alone would leave 1.6 kB for each of a lander's."""

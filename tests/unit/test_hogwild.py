@@ -124,14 +124,6 @@ def test_gradients_are_shortened() -> None:
     assert np.linalg.norm(vector) == pytest.approx(2.0, rel=1e-5)
 
 
-def test_learning_slows_down_with_the_steps_of_all_cores() -> None:
-    config = A3cConfig(learning_rate=0.6, momentum=0.0, halved_after=10)
-    for steps, expected in ((0, 0.6), (10, 0.3), (20, 0.2)):
-        vector, clock = np.zeros(1, np.float32), np.array([steps])
-        SharedOptimizer(config, vector, np.zeros((1, 1), np.float32), clock).step(np.ones(1, np.float32))
-        assert vector[0] == pytest.approx(-expected)
-
-
 def replay(cores: int, capacity: int) -> SharedReplay:
     return SharedReplay(np.zeros((cores, capacity, width(2)), np.float32), np.zeros(cores, np.int64))
 

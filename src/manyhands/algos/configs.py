@@ -238,8 +238,6 @@ class HogwildConfig:
     optimizer: Literal["sgd", "rmsprop", "adam"] = "sgd"
     """Its numbers are shared like the weights."""
     learning_rate: float = 1e-4
-    halved_after: int = 0
-    """Steps of the optimizer after which it learns half as fast, and a third after twice as many; 0 never."""
     momentum: float = 0.9
     """sgd only."""
     weight_decay: float = 0.0
@@ -257,7 +255,7 @@ class HogwildConfig:
 
     def __post_init__(self) -> None:
         positive(self, "algo", "learning_rate", "reward_scale", "batch")
-        not_negative(self, "algo", "weight_decay", "max_grad_norm", "halved_after")
+        not_negative(self, "algo", "weight_decay", "max_grad_norm")
         unit(self, "algo", "gamma", "epsilon", "momentum")
 
 

@@ -24,8 +24,7 @@ class SharedOptimizer:
 
     def step(self, gradient: Float32) -> None:
         config, theta = self.config, self.vector
-        slower = 1 + float(self.clock[0]) / config.halved_after if config.halved_after else 1.0
-        rate = np.float32(config.learning_rate / slower)
+        rate = np.float32(config.learning_rate)
         self.clock[0] += 1
         if config.max_grad_norm:
             length = float(np.sqrt(gradient @ gradient))

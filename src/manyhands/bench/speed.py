@@ -136,7 +136,7 @@ def _take_turns(
     """Round-robin, each round beginning with another one, so that a slow spell of the machine hits all."""
     measured = []
     for number, seed in enumerate(seeds):
-        first = number % len(contenders)
+        first = seed % len(contenders)
         for env in envs:
             for contender in (*contenders[first:], *contenders[:first]):
                 speed = contender.measure(env, seconds, seed)

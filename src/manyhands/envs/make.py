@@ -112,11 +112,17 @@ def check_imports(config: EnvConfig, allowed: list[str]) -> None:
 
 def start(playing: list[Env], actions: list[Any]) -> None:
     """Begins a step in all of them, where that is faster. Each is ended by its `step`."""
-    limited = bool(playing) and isinstance(playing[0], TimeLimit)  # which leaves actions as they are
-    bare: list[Any] = [env.env for env in playing] if limited else playing  # type: ignore[attr-defined]
-    if bare and getattr(type(bare[0]), "starts", False) is True:
-        for env, action in zip(bare, actions, strict=True):
-            env.start(action)
+    if not playing:
+        return
+    limited = isinstance(playing[0], TimeLimit)  # which leaves actions as they are
+
+    def bare(env: Any) -> Any:
+        return env.env if limited else env
+
+    if getattr(type(bare(playing[0])), "starts", False) is True:
+        with suppress(Exception):  # what is not started here is so by its `step`, where a failure is told
+            for env, action in zip(playing, actions, strict=True):
+                bare(env).start(action)
 
 
 def _spec(env_id: str) -> str | EnvSpec:

@@ -55,7 +55,7 @@ class HogwildLearner:
         }
 
     def state(self) -> dict[str, Array]:
-        """Rows written since then are not counted, and overwrite only some that are too old to be drawn."""
+        """Rows written since then are not counted; in a full memory they have replaced the oldest."""
         return {**self.kept, "rows": self.memory.replay.rows.copy()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
