@@ -45,7 +45,9 @@ from manyhands.runs.plots import BLUE, GREEN, GREY, ORANGE, RED, VIOLET, new_fig
 SEEDS = (621, 622, 623)
 """Reserved for this benchmark."""
 CROWDS = (1, 2, 4, 8)
-CROWD_EVERY, CROWD_EXCHANGES = 2048, 600
+CROWD_EVERY, CROWD_EXCHANGES = 2048, 1200
+CROWD_RATE = 1e-3
+"""The rate of learning of one child or two. The mean of more moves that much less, so theirs grows with them."""
 SWARMS, SWARM_SECONDS = (64, 256), 20.0
 FORMATS = ("float32", "float16", "int8")
 SPEED_SECONDS = 15.0
@@ -73,11 +75,13 @@ NOTES = (
     f"Every mean and deviation is of {EPISODES} episodes of {ENV}. Agents of a3c sample their actions, as "
     "they do when they learn; the others take the likeliest ones.",
     f"a3c: after {ROUNDS} rounds of one episode on every core, as published.",
-    f"grid: {CHILDREN} children of {CORES} processes each, after {EXCHANGES} exchanges.",
+    f"grid: {CHILDREN} children of {CORES} processes each, {EXCHANGES} exchanges at the parent; a3c as "
+    "published, and for the best cell ppo as well.",
     f"better: {' '.join(map(str, BETTER))}, after {BETTER_EXCHANGES} exchanges.",
     f"crowd: {' '.join(map(str, BETTER))} with children of one core that exchange every {CROWD_EVERY} steps, "
-    f"{CROWD_EXCHANGES} exchanges in all, so the same number of steps for any number of children. Such a "
-    "child is a learner and one worker, so two of them can fill two cores.",
+    f"{CROWD_EXCHANGES} exchanges in all, so the same number of steps for any number of children. Rates of "
+    f"learning fall to 0, from {CROWD_RATE:g} for one child and two, and from {CROWD_RATE / 2:g} times their "
+    "number for more. A child is a learner and one worker, so two of them can fill two cores.",
     "swarm: children in one process, each with a CartPole-v1 of its own that it plays at random, and an "
     "exchange after every episode; round trips as they see them.",
     "formats: as better.",
@@ -115,7 +119,8 @@ def _crowd(path: Path, options: argparse.Namespace) -> Measured:
         found, clock = [], []
         for seed in options.seeds:
             words = (ENV, *BETTER, "--every", CROWD_EVERY, "--exchanges", CROWD_EXCHANGES, "--seed", seed)
-            run = averaged(path / f"crowd-{children}-{seed}", words, children, 1, TIMEOUT)
+            whole = (*words, *settings(_crowd_settings(children)))
+            run = averaged(path / f"crowd-{children}-{seed}", whole, children, 1, TIMEOUT)
             rows_ = run.metrics()
             first = next(row for row in rows_ if _all_there(row, children))
             last = rows_[-1]
@@ -128,6 +133,14 @@ def _crowd(path: Path, options: argparse.Namespace) -> Measured:
         numbers[str(children)] = {"means": found, "clock": clock}
     columns = ("children", "mean return", "microseconds a step")
     return [Table("More children, the same number of steps", columns, rows)], numbers
+
+
+def _crowd_settings(children: int) -> dict[str, object]:
+    return {
+        "algo.learning_rate": CROWD_RATE * max(1.0, children / 2),
+        "algo.anneal": "true",
+        "run.steps": CROWD_EXCHANGES * CROWD_EVERY // children,
+    }
 
 
 def _all_there(row: Mapping[str, Any], children: int) -> bool:
@@ -269,8 +282,8 @@ def _picture(results: Mapping[str, Any]) -> Figure:
     drawn: list[str] = []
     for key, curve in results.get("grid", {}).items():
         at, mean, _ = zip(*curve, strict=True)
-        alpha, beta, _ = key.split()
-        name = f"alpha {alpha}, beta {beta}"
+        algo, alpha, beta, _ = key.split()
+        name = f"{algo}, alpha {alpha}, beta {beta}"
         label = None if name in drawn else name
         drawn += [name] if label else []
         number = drawn.index(name)

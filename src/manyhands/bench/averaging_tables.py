@@ -43,6 +43,13 @@ PUBLISHED_GRID = {
 """Alpha and beta."""
 BEST_CELL = (0.9, 0.0)
 CHILDREN, CORES = 2, 4
+CHILD: dict[str, tuple[object, ...]] = {
+    "ppo": ("--algo", "ppo", "--set", f"collect.shards={CORES}", "--set", "collect.lanes=4"),
+    "a3c": ("--algo", "a3c"),
+}
+"""How children learn in the grid: as published, and its best cell also by our favourite, whose lanes are
+spread over as many processes."""
+GRID = (("ppo", *BEST_CELL), ("a3c", *BEST_CELL), *(("a3c", *c) for c in PUBLISHED_GRID if c != BEST_CELL))
 BETTER = ("--algo", "ppo", "--alpha", 0.5, "--beta", 0.5)
 BETTER_EXCHANGES = EXCHANGES // 4
 GOAL = 250.0
@@ -79,15 +86,15 @@ def _a3c_tables(found: Mapping[str, Any], seeds: Sequence[int]) -> list[Table]:
 
 
 def grid(path: Path, options: argparse.Namespace) -> Iterator[Measured]:
-    """The best cell first, and with every seed; the others with one."""
+    """The best cell with every seed, the others with one."""
     found: dict[str, list[Point]] = options.begun.get("grid", {})
-    cells = sorted(PUBLISHED_GRID, key=lambda cell: cell != BEST_CELL)
-    for alpha, beta in cells:
-        for seed in options.seeds if (alpha, beta) == BEST_CELL else options.seeds[:1]:
-            key = f"{alpha:g} {beta:g} {seed}"
-            words = (ENV, "--alpha", alpha, "--beta", beta, "--exchanges", EXCHANGES, "--seed", seed)
+    for algo, alpha, beta in GRID:
+        best = (alpha, beta) == BEST_CELL
+        words = (ENV, "--alpha", alpha, "--beta", beta, "--exchanges", EXCHANGES, *CHILD[algo])
+        for seed in options.seeds if best else options.seeds[:1]:
+            key = f"{algo} {alpha:g} {beta:g} {seed}"
             if key not in found:
-                run = averaged(path / f"grid {key}", words, CHILDREN, CORES, TIMEOUT)
+                run = averaged(path / f"grid {key}", (*words, "--seed", seed), CHILDREN, CORES, TIMEOUT)
                 found[key] = slim(judged(run, EPISODES))
                 print("grid", key, said(last(found[key])), flush=True)
                 yield _grid_tables(found, options.seeds), found
@@ -95,17 +102,19 @@ def grid(path: Path, options: argparse.Namespace) -> Iterator[Measured]:
 
 def _grid_tables(found: Mapping[str, list[Point]], seeds: Sequence[int]) -> list[Table]:
     rows, curves = [], []
-    for (alpha, beta), published in PUBLISHED_GRID.items():
-        ran = {seed: found[key] for seed in seeds if (key := f"{alpha:g} {beta:g} {seed}") in found}
+    for algo, alpha, beta in GRID:
+        name = f"{algo}, alpha {alpha:g}, beta {beta:g}"
+        ran = {seed: found[key] for seed in seeds if (key := f"{algo} {alpha:g} {beta:g} {seed}") in found}
         ends = [last(curve) for curve in ran.values()]
-        middle = statistics.median(end["mean"] for end in ends) if ends else None
-        median = "-" if middle is None else f"{middle:.1f}"
-        name = f"alpha {alpha:g}, beta {beta:g}"
-        every = "; ".join(map(said, ends))
-        rows.append((name, _pair(published), every or "-", median, verdict(ends, published)))
+        middle = "-"
+        if ends:
+            middle = _pair(tuple(statistics.median(end[of] for end in ends) for of in ("mean", "sd")))
+        published = PUBLISHED_GRID[alpha, beta]
+        every = "; ".join(map(said, ends)) or "-"
+        rows.append((name, _pair(published), every, middle, verdict(ends, published)))
         for seed, curve in ran.items():
             curves.append((f"{name}, seed {seed}", *(f"{mean:.0f}" for _, mean, _ in curve)))
-    columns = ("", "published", "every seed", "median", "so")
+    columns = ("", "published", "every seed", "medians", "so")
     tables = [Table("Two children of four processes, after the last exchange", columns, rows)]
     if curves:
         longest = max(len(row) for row in curves)
@@ -165,5 +174,6 @@ def verdict(results: Sequence[Mapping[str, Any] | None], published: tuple[float,
     return "as published" if abs(away) <= near else "better" if away > 0 else "worse"
 
 
-def _pair(pair: tuple[float, float]) -> str:
-    return f"{pair[0]:.1f} +- {pair[1]:.1f}"
+def _pair(pair: Sequence[float]) -> str:
+    mean, deviation = pair
+    return f"{mean:.1f} +- {deviation:.1f}"
