@@ -47,7 +47,7 @@ SEEDS = (621, 622, 623)
 CROWDS = (1, 2, 4, 8)
 CROWD_EVERY, CROWD_EXCHANGES = 2048, 1200
 CROWD_RATE = 1e-3
-"""The rate of learning of one child or two. The mean of more of them moves less, so theirs grows with them."""
+"""The rate of learning of one child or two; more children's grows with them, as their mean moves less."""
 SWARMS, SWARM_SECONDS = (64, 256), 20.0
 FORMATS = ("float32", "float16", "int8")
 SPEED_SECONDS = 15.0
