@@ -16,7 +16,7 @@ from manyhands.collect.streams import INIT, mix
 from manyhands.config import Config
 from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
-from manyhands.learners import Exchange, Exchanging, open_learner
+from manyhands.learners import Exchange, Exchanging, Learner, open_learner
 from manyhands.plan import Plan, plan
 from manyhands.policy import Weights
 from manyhands.roles.executor import Executor
@@ -149,37 +149,14 @@ def _execute(
     config = plan.config
     journal = Journal(run.path / "memory", plan.task.layout, plan.spec.schema)
     learner = open_learner(plan, run, channel, first, resumed, journal)
-
-    def save(executor: Executor) -> None:
-        learned = executor.weights.version > 0
-        piece = learner.load().remembered() if learned else None
-        if piece is not None:
-            journal.append(piece)
-        run.save(
-            store.LAST,
-            Checkpoint(
-                plan.spec,
-                plan.spaces.action,
-                executor.weights,
-                executor.previous,
-                learner.load().state() if learned else {},
-                executor.states,
-                executor.counts.to_plain(),
-            ),
-        )
-        if piece is not None:
-            journal.forget(learner.load().needed())
-        run.save_status(_status(executor, "running"))
-        run.save_books(channel.books())
-
-    def save_best(weights: Weights) -> None:
-        run.save(store.BEST, Checkpoint(plan.spec, plan.spaces.action, weights))
-
+    saves = _Saves(plan, run, channel, learner, journal)
     counts = Progress.from_plain(resumed.progress) if resumed is not None else None
     log = MetricsLog(run, counts.steps if counts else 0)
     listener = Listeners(log, view)
     heard = learner if exchange is None else Exchanging(learner, exchange)
-    executor = Executor(config, plan.task.layout, channel, heard, plan.solved_at, listener, save, save_best)
+    executor = Executor(
+        config, plan.task.layout, channel, heard, plan.solved_at, listener, saves.last, saves.best
+    )
     if exchange is not None:
         exchange.bind(executor.stop, listener.said)
     if resumed is not None and counts is not None:
@@ -200,6 +177,41 @@ def _execute(
         run.save_status(_status(executor, status))
     view.end(run, executor)
     return executor
+
+
+class _Saves:
+    """Writes down what a run needs to go on, and its best agent."""
+
+    def __init__(
+        self, plan: Plan, run: Run, channel: ExecutorChannel, learner: Learner, journal: Journal
+    ) -> None:
+        self.plan, self.run, self.channel = plan, run, channel
+        self.learner, self.journal = learner, journal
+
+    def last(self, executor: Executor) -> None:
+        learned = executor.weights.version > 0
+        piece = self.learner.load().remembered() if learned else None
+        if piece is not None:
+            self.journal.append(piece)
+        self.run.save(
+            store.LAST,
+            Checkpoint(
+                self.plan.spec,
+                self.plan.spaces.action,
+                executor.weights,
+                executor.previous,
+                self.learner.load().state() if learned else {},
+                executor.states,
+                executor.counts.to_plain(),
+            ),
+        )
+        if piece is not None:
+            self.journal.forget(self.learner.load().needed())
+        self.run.save_status(_status(executor, "running"))
+        self.run.save_books(self.channel.books())
+
+    def best(self, weights: Weights) -> None:
+        self.run.save(store.BEST, Checkpoint(self.plan.spec, self.plan.spaces.action, weights))
 
 
 def _status(executor: Executor, status: str) -> dict[str, Any]:

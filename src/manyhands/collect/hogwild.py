@@ -88,7 +88,9 @@ class HogwildShard:
         self.env = envs.make_to_play(task.env, callable_env)
         self.encode, self.decode = envs.codec(self.env, task.layout.obs_shape, task.layout.action)
         self.core = _core(task, index, memory)
-        self.obs = np.zeros((2, *task.layout.obs_shape), task.layout.obs_dtype)
+        self.obs, self.following, self.nought = (
+            np.zeros(task.layout.obs_shape, task.layout.obs_dtype) for _ in range(3)
+        )
         self.sequence, self.episode = 0, 0
 
     def restore(self, state: ShardState) -> None:
@@ -119,7 +121,7 @@ class HogwildShard:
         for name in ("obs", "action", "reward"):
             out[name][...] = 0
         out["terminated"][...], out["truncated"][...] = True, False
-        out["last_obs"][...], out["episode"][...] = self.obs[0], self.episode
+        out["last_obs"][...], out["episode"][...] = self.obs, self.episode
         out["episode_return"][0], out["episode_length"][0] = total, length
         return Trajectory.from_arrays(
             out,
@@ -135,26 +137,26 @@ class HogwildShard:
         )
 
     def _episode(self) -> tuple[float, int]:
-        now, following = self.obs
         self.progress[LANE], self.progress[EPISODE] = 0, self.episode
         self.progress[BEATS] += 1
         first, _ = self.env.reset(seed=env_seed(self.task.seed, self.index, self.episode))
-        self.encode(first, now)
+        self.encode(first, self.obs)
         self.core.begin(action_stream(self.task.seed, self.index, self.episode))
         total, length = 0.0, 0
         while True:
-            action = self.core.act(now)
+            action = self.core.act(self.obs)
             self.progress[BEATS] += 1
             seen, reward, terminated, truncated, _ = self.env.step(self.decode(action)[0])
-            self.encode(seen, following)
+            self.encode(seen, self.following)
             amount = float(reward)
             total += amount
             length += 1
-            if not math.isfinite(amount + float(following.sum())):  # which one that is not makes not finite
+            # 0 times what is not finite is not a number.
+            if not math.isfinite(amount + float(np.vdot(self.following, self.nought))):
                 raise EnvError(f"{self.task.env.id} broke its contract: what it gave is not finite")
             ended = terminated or truncated or length == MAX_LENGTH
-            self.core.step(now, action, amount, following, terminated, ended)
-            now[...] = following
+            self.core.step(self.obs, action, amount, self.following, terminated, ended)
+            self.obs, self.following = self.following, self.obs
             if ended:
                 return total, length
 
