@@ -111,13 +111,19 @@ def _grid_tables(found: Mapping[str, list[Point]], seeds: Sequence[int]) -> list
             middle = _pair(tuple(statistics.median(end[of] for end in ends) for of in ("mean", "sd")))
         published = PUBLISHED_GRID[alpha, beta]
         every = "; ".join(map(said, ends)) or "-"
-        rows.append((name, _pair(published), every, middle, verdict(ends, published)))
+        reached = ", ".join(str(_reached(curve, published) or "-") for curve in ran.values()) or "-"
+        rows.append((name, _pair(published), every, middle, verdict(ends, published), reached))
         for seed, curve in ran.items():
             curves.append((f"{name}, seed {seed}", " ".join(f"{mean:.0f}" for _, mean, _ in curve)))
-    columns = ("", "published", "every seed", "medians", "so")
+    columns = ("", "published", "every seed", "medians", "so", "reached after")
     tables = [Table("Two children of four processes, after the last exchange", columns, rows)]
     tables.append(Table("Their means at the start and after every 100 exchanges", ("", ""), curves))
     return tables
+
+
+def _reached(curve: Sequence[Point], published: tuple[float, float]) -> int | None:
+    """The exchanges after which it was first as good as published, with no larger deviation."""
+    return next((at for at, mean, sd in curve if mean >= published[0] and sd <= published[1]), None)
 
 
 def better(path: Path, options: argparse.Namespace) -> Measured:
