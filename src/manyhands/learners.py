@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from manyhands.algos.configs import HogwildConfig
+from manyhands.algos.horizon import Horizon
 from manyhands.averaging.maths import average
 from manyhands.channels.base import ExecutorChannel, SharingChannel
 from manyhands.envs import lto
@@ -44,6 +45,7 @@ class LateLearner:
     ) -> None:
         self.plan, self.first, self.resumed = plan, weights, resumed
         self.journal, self.judge = journal, judge
+        self.horizon = Horizon(plan.config.run.steps, plan.config.run.updates)
         self.algorithm: Any = None
         assert not isinstance(plan.config.algo, HogwildConfig)
         self.algo = plan.config.algo
@@ -80,7 +82,7 @@ class LateLearner:
                 shards=config.collect.shards,
                 weights=self.first,
                 seed=config.run.seed,
-                total_steps=config.run.steps,
+                horizon=self.horizon,
                 directory=self.journal.directory.parent,
             )
             if self.resumed is not None and self.resumed.learner:
@@ -129,7 +131,8 @@ def open_learner(
         return LateLearner(plan, first, resumed, journal, _judge(plan, run, first.version))
     memory = cast(SharingChannel, channel).memory
     assert memory is not None
-    learner = HogwildLearner(memory, plan.spec, first)
+    horizon = Horizon(plan.config.run.steps, plan.config.run.updates)
+    learner = HogwildLearner(memory, plan.spec, first, horizon, plan.task.hogwild.config.anneal)
     if resumed is not None and resumed.learner:
         learner.load_state(resumed.learner)
     return learner

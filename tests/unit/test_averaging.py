@@ -1,5 +1,7 @@
 """Averaging and quantising, as pure functions."""
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,10 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from manyhands import wire
+from manyhands.algos.horizon import Horizon
 from manyhands.averaging.child import Exchanger, Link
 from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, average, dequantise, quantise, within
+from manyhands.averaging.protocol import AveragingConfig
 from manyhands.errors import WireError
-from manyhands.policy import Dense, Float32, Head, NetSpec
+from manyhands.policy import Dense, Float32, Head, NetSpec, Weights
 
 VECTORS = arrays(np.float32, st.integers(1, 3 * BLOCK), elements=st.floats(-100, 100, width=32))
 
@@ -106,3 +110,28 @@ def test_a_child_tells_everything_once_whatever_is_lost_on_the_way() -> None:
     assert [message.meta["steps"] for message in link.asked] == [10, 30, 30, 70]
     assert [message.meta["episodes"] for message in link.asked] == [1, 2, 1, 2]
     assert exchanger.base == 4
+
+
+class Still:
+    """A learner that only listens."""
+
+    def __init__(self, size: int) -> None:
+        self.vector, self.horizon = np.zeros(size, np.float32), Horizon(10**9)
+
+    def weights(self) -> Weights:
+        return Weights(0, self.vector, "")
+
+    def mix(self, vector: Float32, share: float) -> None:
+        raise AssertionError("beta is 0")
+
+
+def test_a_child_slows_down_with_its_parents_exchanges() -> None:
+    spec = NetSpec((3,), (Head("policy", 2, (Dense(4),)),))
+    link = Flaky()
+    link.averaging = AveragingConfig(exchanges=10)
+    link.connection = cast(Any, object())
+    exchanger, learner, left = Exchanger(link, spec, 0), Still(spec.size), []
+    for _ in range(6):
+        exchanger.after(learner, [])
+        left.append(learner.horizon.left(0))
+    assert left == pytest.approx([1.0, 0.8, 0.8, 0.6, 0.6, 0.4])

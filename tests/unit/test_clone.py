@@ -7,6 +7,7 @@ from samples import DISCRETE, small_spec
 
 from manyhands.algos.base import learner
 from manyhands.algos.configs import CloneConfig
+from manyhands.algos.horizon import Horizon
 from manyhands.experience import Layout, Trajectory
 from manyhands.policy import Weights
 
@@ -18,7 +19,7 @@ def clone(**settings: Any) -> Any:
     weights = Weights(0, spec.initial_vector(1), spec.schema)
     config = CloneConfig(**settings)
     layout = Layout(8, 3, (4,), "<f4", DISCRETE, ())
-    return learner("clone", config, spec, layout, 2, weights, seed=3, total_steps=99)
+    return learner("clone", config, spec, layout, 2, weights, seed=3, horizon=Horizon(99))
 
 
 def rollout(

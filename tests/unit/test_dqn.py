@@ -12,6 +12,7 @@ from torch.nn import functional
 from manyhands.algos.base import learner
 from manyhands.algos.configs import ALGORITHMS, DqnConfig
 from manyhands.algos.dqn import DQN, epsilons, huber_gradient, of_outputs
+from manyhands.algos.horizon import Horizon
 from manyhands.algos.replay import row_counts
 from manyhands.errors import RunError, UsageError
 from manyhands.experience import Layout, Trajectory
@@ -37,7 +38,7 @@ def make(name: str = "dqn", **settings: Any) -> DQN:
     heads = (Head("policy", action_of(config).outputs), Head("epsilon", SHARDS * LANES, gain=1.0, free=True))
     spec = NetSpec((4,), heads, (Dense(5, "relu"),), normalise=True)
     weights = Weights(0, spec.initial_vector(1), spec.schema)
-    made = learner(name, config, spec, layout_of(config), SHARDS, weights, seed=3, total_steps=2000)
+    made = learner(name, config, spec, layout_of(config), SHARDS, weights, seed=3, horizon=Horizon(2000))
     assert isinstance(made, DQN)
     return made
 

@@ -14,15 +14,18 @@ from manyhands import train
 from manyhands.algos.a3c import A3cCore, bootstrapped, of_entropy, of_log_prob
 from manyhands.algos.configs import A3cConfig
 from manyhands.algos.distributions import distribution
+from manyhands.algos.horizon import Horizon
 from manyhands.algos.returns import gae
 from manyhands.algos.shared_optimizer import KEPT, SharedOptimizer
 from manyhands.algos.shared_replay import MARGIN, SharedReplay, width
+from manyhands.collect.hogwild import SharedMemory
 from manyhands.collect.player import Player
 from manyhands.errors import UsageError
 from manyhands.nets.numpy_gradient import NumpyGradient
 from manyhands.nets.torch_net import TorchNet
 from manyhands.plan import plan
 from manyhands.policy import ActionSpec, Dense, Head, NetSpec
+from manyhands.roles.hogwild import HogwildLearner
 from manyhands.runs.store import LAST
 from manyhands.settings import resolve
 from manyhands.training import train as run_training
@@ -96,13 +99,18 @@ def test_gradients_of_policies_are_those_of_the_other_algorithms(spec: ActionSpe
     np.testing.assert_allclose(-of_entropy(spec, outputs) / 11, with_entropy, atol=1e-5)
 
 
+def optimizer(config: A3cConfig, vector: np.ndarray, left: float = 1.0) -> SharedOptimizer:
+    kept = np.zeros((KEPT[config.optimizer], len(vector)), np.float32)
+    return SharedOptimizer(config, vector, kept, np.zeros(1, np.int64), np.array([left], np.float32))
+
+
 @pytest.mark.parametrize("kind", ["sgd", "rmsprop", "adam"])
 def test_optimizers_are_torchs_when_one_process_uses_them(kind: str) -> None:
     rng = np.random.default_rng(2)
     config = A3cConfig(optimizer=kind, learning_rate=0.01, momentum=0.9, weight_decay=1e-3)  # type: ignore[arg-type]
     vector = rng.normal(0, 1, 50).astype(np.float32)
     theta = torch.from_numpy(vector.copy()).requires_grad_()
-    mine = SharedOptimizer(config, vector, np.zeros((KEPT[kind], 50), np.float32), np.zeros(1, np.int64))
+    mine = optimizer(config, vector)
     theirs = {
         "sgd": lambda: torch.optim.SGD([theta], 0.01, momentum=0.9, weight_decay=1e-3),
         "rmsprop": lambda: torch.optim.RMSprop([theta], 0.01, 0.99, eps=1e-5, weight_decay=1e-3),
@@ -119,9 +127,23 @@ def test_optimizers_are_torchs_when_one_process_uses_them(kind: str) -> None:
 def test_gradients_are_shortened() -> None:
     config = A3cConfig(learning_rate=1.0, momentum=0.0, max_grad_norm=2.0)
     vector = np.zeros(4, np.float32)
-    optimizer = SharedOptimizer(config, vector, np.zeros((1, 4), np.float32), np.zeros(1, np.int64))
-    optimizer.step(np.full(4, 10.0, np.float32))
+    optimizer(config, vector).step(np.full(4, 10.0, np.float32))
     assert np.linalg.norm(vector) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_what_is_left_of_the_rate_is_what_is_learned_with() -> None:
+    whole, half = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    for vector, left in ((whole, 1.0), (half, 0.5)):
+        optimizer(A3cConfig(momentum=0.0), vector, left).step(np.arange(4, dtype=np.float32))
+    np.testing.assert_allclose(half, whole / 2)
+
+
+def test_a_horizon_is_where_the_first_limit_is_or_where_somebody_says() -> None:
+    assert Horizon(100).left(25) == 0.75
+    assert Horizon(100).left(25, updates=7) == 0.75
+    assert Horizon(100, updates=10).left(25, updates=5) == 0.5
+    assert Horizon(100, updates=10).left(125, updates=5) == 0.0
+    assert Horizon(100, updates=10, told=0.9).left(125, updates=5) == 0.9
 
 
 def replay(cores: int, capacity: int) -> SharedReplay:
@@ -178,6 +200,25 @@ def test_one_core_that_stops_and_goes_on_learns_what_it_would_have(algo: str, tm
     expected = run_training(whole, directory=tmp_path / "whole")
     found = run_training(whole, resume=run_training(half, directory=tmp_path / "half"))
     assert np.array_equal(found.checkpoint(LAST).weights.vector, expected.checkpoint(LAST).weights.vector)
+
+
+def test_cores_slow_down_towards_the_end_and_remember_it() -> None:
+    planned = plan(resolve("CartPole-v1", "a3c", overrides=({"run": {"workers": 1}},)))
+
+    def learner() -> HogwildLearner:
+        memory = SharedMemory(bytearray(SharedMemory.size(planned.task)), planned.task)
+        return HogwildLearner(memory, planned.spec, planned.first_weights(), Horizon(100, 4), anneal=True)
+
+    first = learner()
+    assert first.memory.left[0] == 1.0
+    left = []
+    for _ in range(4):
+        first.learn([])
+        left.append(float(first.memory.left[0]))
+    assert left == [0.75, 0.5, 0.25, 0.0]
+    again = learner()
+    again.load_state({**first.state(), "steps": np.array([90])})
+    assert again.memory.left[0] == pytest.approx(0.1)
 
 
 class Caught:

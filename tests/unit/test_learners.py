@@ -12,6 +12,7 @@ from samples import DISCRETE, GAUSSIAN, MULTI, random_trajectory, small_spec
 from manyhands import wire
 from manyhands.algos.base import learner
 from manyhands.algos.configs import ALGORITHMS, AlgoConfig
+from manyhands.algos.horizon import Horizon
 from manyhands.experience import Layout, Trajectory
 from manyhands.policy import ActionSpec, Weights
 
@@ -31,7 +32,7 @@ def make(name: str, action: ActionSpec = DISCRETE, **settings: Any) -> Any:
     config = ALGORITHMS[name](normalise_reward=True, **settings)
     weights = Weights(0, spec.initial_vector(1), spec.schema)
     layout = Layout(8, 3, (4,), "<f4", action, ALGORITHMS[name].columns)
-    return learner(name, config, spec, layout, 2, weights, seed=3, total_steps=1000)
+    return learner(name, config, spec, layout, 2, weights, seed=3, horizon=Horizon(1000))
 
 
 def experience(name: str, number: int, action: ActionSpec = DISCRETE) -> list[Trajectory]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from manyhands.algos import returns
 from manyhands.algos.configs import AlgoConfig, DqnConfig
 from manyhands.algos.distributions import Distribution, distribution
+from manyhands.algos.horizon import Horizon
 from manyhands.collect.streams import LEARN, mix
 from manyhands.experience import Array, Layout, Remembered, Trajectory
 from manyhands.nets.adam import Adam
@@ -97,10 +98,10 @@ class OnPolicy:
         action: ActionSpec,
         weights: Weights,
         seed: int,
-        total_steps: int,
+        horizon: Horizon,
     ) -> None:
         self.common, self.spec, self.action = config, spec, action
-        self.seed, self.total_steps = seed, total_steps
+        self.seed, self.horizon = seed, horizon
         self.net = TorchNet(spec, weights.vector)
         self.version, self.steps = weights.version, 0
         self.optimizer = Adam(self.net.trained, self.net.gradient)
@@ -223,7 +224,7 @@ class OnPolicy:
     def begin(self, trajectories: Sequence[Trajectory]) -> tuple[Batch, Array, Array]:
         """What every update starts with: the batch, its advantages and value targets, each [T, B]."""
         config = self.common
-        left = max(0.0, 1.0 - self.steps / self.total_steps)
+        left = self.horizon.left(self.steps, self.version)
         if config.anneal:
             self.learning_rate = config.learning_rate * left**config.anneal_power
         if config.log_std_end is not None and "log_std" in self.net.views:
@@ -313,7 +314,7 @@ def learner(
     shards: int,
     weights: Weights,
     seed: int,
-    total_steps: int,
+    horizon: Horizon,
     directory: Path | None = None,
 ) -> Algorithm:
     """The algorithm called `name`; what it has to put on disk lies in `directory`."""
@@ -325,7 +326,7 @@ def learner(
     from manyhands.algos.reinforce import Reinforce
 
     if isinstance(config, DqnConfig):
-        return DQN(config, spec, layout, shards, weights, seed, total_steps, directory)
+        return DQN(config, spec, layout, shards, weights, seed, horizon, directory)
     on_policy: dict[str, Any] = {
         "ppo": PPO,
         "a2c": A2C,
@@ -334,6 +335,6 @@ def learner(
         "clone": Clone,
     }
     made: Algorithm = on_policy[name](
-        config=config, spec=spec, action=layout.action, weights=weights, seed=seed, total_steps=total_steps
+        config=config, spec=spec, action=layout.action, weights=weights, seed=seed, horizon=horizon
     )
     return made

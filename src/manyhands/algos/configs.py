@@ -32,7 +32,7 @@ class AlgoConfig:
     """Let only the order of a batch's advantages count, not their sizes; ppo and reinforce. For rewards whose
     few largest would drown the rest."""
     anneal: bool = False
-    """Let the learning rate fall to 0 over `run.steps`, as (1 - t)^anneal_power."""
+    """Let the learning rate fall to 0 over `run.steps`, or a parent's exchanges, as (1 - t)^anneal_power."""
     anneal_power: float = 1.0
     log_std_end: float | None = None
     """Let a gaussian policy's log standard deviation go to this in a straight line over `run.steps`, instead
@@ -252,6 +252,8 @@ class HogwildConfig:
     """Steps of a core, or drawn transitions, for one step of the optimizer."""
     epsilon: float = 0.01
     """Share of random actions."""
+    anneal: bool = False
+    """Let the learning rate fall to 0 towards the run's end, or the parent's."""
 
     def __post_init__(self) -> None:
         positive(self, "algo", "learning_rate", "reward_scale", "batch")

@@ -17,6 +17,7 @@ from torch import Tensor
 from manyhands.algos import returns
 from manyhands.algos.base import unpack_moments
 from manyhands.algos.configs import DqnConfig
+from manyhands.algos.horizon import Horizon
 from manyhands.algos.replay import Drawn, Replay, row_counts
 from manyhands.collect.streams import LEARN, mix
 from manyhands.errors import RunError
@@ -62,12 +63,12 @@ class DQN:
         shards: int,
         weights: Weights,
         seed: int,
-        total_steps: int,
+        horizon: Horizon,
         directory: Path | None = None,
     ) -> None:
         """`directory` is where a memory on disk may lie."""
         self.config, self.spec, self.action = config, spec, layout.action
-        self.seed, self.total_steps = seed, total_steps
+        self.seed, self.horizon = seed, horizon
         self.lanes = shards * layout.lanes
         self.net, self.target = TorchNet(spec, weights.vector), TorchNet(spec, weights.vector)
         self.optimizer = Adam(self.net.trained, self.net.gradient)
@@ -177,8 +178,7 @@ class DQN:
 
     def _draw(self, update: int) -> Drawn:
         played = self.config.warmup + update * self.config.steps_per_update
-        share = min(1.0, played / self.total_steps)
-        importance = self.config.importance + share * (1 - self.config.importance)
+        importance = 1 - self.horizon.left(played) * (1 - self.config.importance)
         rng = np.random.default_rng(mix(self.seed, LEARN, update))
         return self.replay.draw(rng, self.config.batch, importance)
 

@@ -17,14 +17,20 @@ BETA1, BETA2, ADAM_EPSILON = 0.9, 0.999, 1e-5
 
 
 class SharedOptimizer:
-    """Moves `vector` [n], with `state` [k, n] and `clock` [1] beside it, all of them shared."""
+    """Moves `vector` [n], with `state` [k, n], `clock` [1] and `left` [1] beside it, all of them shared.
 
-    def __init__(self, config: HogwildConfig, vector: Float32, state: Float32, clock: Array) -> None:
-        self.config, self.vector, self.state, self.clock = config, vector, state, clock
+    `left` is the part of the rate of learning that is left, where it falls to 0.
+    """
+
+    def __init__(
+        self, config: HogwildConfig, vector: Float32, state: Float32, clock: Array, left: Float32
+    ) -> None:
+        self.config, self.vector, self.state = config, vector, state
+        self.clock, self.left = clock, left
 
     def step(self, gradient: Float32) -> None:
         config, theta = self.config, self.vector
-        rate = np.float32(config.learning_rate)
+        rate = np.float32(config.learning_rate) * self.left[0]
         self.clock[0] += 1
         if config.max_grad_norm:
             length = float(np.sqrt(gradient @ gradient))

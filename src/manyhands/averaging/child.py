@@ -17,6 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from manyhands import wire
 from manyhands.algos.configs import DqnConfig, HogwildConfig
+from manyhands.algos.horizon import Horizon
 from manyhands.averaging.maths import Feedback, dequantise
 from manyhands.averaging.protocol import OVER, PROTOCOL, AveragingConfig, client_tls, number, received
 from manyhands.config import Config
@@ -66,6 +67,9 @@ class Mixable(Protocol):
     def weights(self) -> Weights: ...
 
     def mix(self, vector: Float32, share: float) -> None: ...
+
+    @property
+    def horizon(self) -> Horizon: ...
 
 
 class RefusedError(RunError):
@@ -226,6 +230,7 @@ class Exchanger:
         if self.steps - self.told[0] < averaging.every or self.link.connection is None:
             return
         theirs = self.exchange(learner.weights().vector)
+        learner.horizon.told = max(0.0, 1.0 - self.base / averaging.exchanges)
         if theirs is not None and averaging.beta:
             learner.mix(theirs, averaging.beta)
 

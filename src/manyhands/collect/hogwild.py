@@ -38,9 +38,9 @@ class SharedMemory:
         for dtype, shape in shapes:
             arrays.append(np.frombuffer(buffer, dtype, math.prod(shape), at).reshape(shape))
             at += _aligned(dtype, shape)
-        self.clock, self.vector, self.state, self.played, self.aims, rows, counts = arrays
+        self.clock, self.left, self.vector, self.state, self.played, self.aims, rows, counts = arrays
         trained = self.vector[: task.spec.trained]
-        self.optimizer = SharedOptimizer(task.hogwild.config, trained, self.state, self.clock)
+        self.optimizer = SharedOptimizer(task.hogwild.config, trained, self.state, self.clock, self.left)
         self.replay = SharedReplay(rows, counts)
 
     @staticmethod
@@ -49,12 +49,14 @@ class SharedMemory:
 
 
 def _shapes(task: Task) -> list[tuple[str, tuple[int, ...]]]:
-    """Of the clock, the vector, the optimizer's state, every core's steps and target, a replay memory."""
+    """Of the clock, what is left of the rate, the vector, the optimizer's state, every core's steps and
+    target, a replay memory."""
     assert task.hogwild is not None
     config, cores, spec = task.hogwild.config, task.hogwild.cores, task.spec
     capacity, targets = (config.memory, cores) if isinstance(config, AdqnConfig) else (0, 0)
     return [
         ("<i8", (1,)),
+        ("<f4", (1,)),
         ("<f4", (spec.size,)),
         ("<f4", (KEPT[config.optimizer], spec.trained)),
         ("<i8", (cores,)),

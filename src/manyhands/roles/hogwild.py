@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from manyhands.algos.horizon import Horizon
 from manyhands.averaging.maths import average
 from manyhands.collect.hogwild import SharedMemory
 from manyhands.errors import RunError
@@ -14,9 +15,14 @@ from manyhands.policy import Float32, NetSpec, Weights
 class HogwildLearner:
     """A round of episodes is a version of the weights."""
 
-    def __init__(self, memory: SharedMemory, spec: NetSpec, first: Weights) -> None:
+    def __init__(
+        self, memory: SharedMemory, spec: NetSpec, first: Weights, horizon: Horizon, anneal: bool
+    ) -> None:
+        """With `anneal` cores learn ever more slowly, and not at all on the horizon."""
         self.memory, self.spec, self.version = memory, spec, first.version
+        self.horizon, self.anneal, self.steps = horizon, anneal, np.zeros(1, np.int64)
         memory.vector[...] = first.vector
+        memory.left[...] = 1.0
         self.kept = self._copied()
 
     def load(self) -> "HogwildLearner":
@@ -32,6 +38,8 @@ class HogwildLearner:
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         self.version += 1
+        self.steps += sum(trajectory.steps for trajectory in trajectories)
+        self._slow_down()
         if not np.isfinite(self.memory.vector).all():
             raise RunError(
                 f"the weights are no longer finite after {self.version} rounds; "
@@ -39,6 +47,10 @@ class HogwildLearner:
             )
         self.kept = self._copied()
         return {"updates": float(self.memory.clock[0])}
+
+    def _slow_down(self) -> None:
+        if self.anneal:
+            self.memory.left[...] = self.horizon.left(int(self.steps[0]), self.version)
 
     def _copied(self) -> dict[str, Array]:
         """What belongs to the weights of this version; between two rounds no core moves it."""
@@ -49,6 +61,7 @@ class HogwildLearner:
         return {
             "optimizer": memory.state,
             "clock": memory.clock,
+            "steps": self.steps,
             "played": memory.played,
             "targets": memory.aims,
             "counts": memory.replay.counts,
@@ -61,6 +74,7 @@ class HogwildLearner:
     def load_state(self, state: Mapping[str, Array]) -> None:
         for name, array in {**self._small(), "rows": self.memory.replay.rows}.items():
             array[...] = state[name]
+        self._slow_down()
         self.kept = self._copied()
 
     def remembered(self) -> None:
