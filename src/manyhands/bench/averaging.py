@@ -75,13 +75,15 @@ NOTES = (
     f"Every mean and deviation is of {EPISODES} episodes of {ENV}. Agents of a3c sample their actions, as "
     "they do when they learn; the others take the likeliest ones.",
     f"a3c: after {ROUNDS} rounds of one episode on every core, as published.",
-    f"grid: {CHILDREN} children of {CORES} processes each, {EXCHANGES} exchanges at the parent; a3c as "
-    "published, and for the best cell ppo as well. Reached: as high a mean and as small a deviation.",
+    f"grid: {CHILDREN} children of {CORES} processes each. With a3c each child makes {EXCHANGES} exchanges, "
+    "as many episodes in all as one machine of eight cores plays in the table above; with ppo, for the best "
+    f"cell, it is {EXCHANGES} exchanges of both together. Reached: when its mean was first as high and its "
+    "deviation as small as published, in exchanges of all children.",
     f"better: {' '.join(map(str, BETTER))}, after {BETTER_EXCHANGES} exchanges.",
     f"crowd: {' '.join(map(str, BETTER))} with children of one core that exchange every {CROWD_EVERY} steps, "
     f"{CROWD_EXCHANGES} exchanges in all, so the same number of steps for any number of children. Rates of "
-    f"learning fall to 0, from {CROWD_RATE:g} for one child and two, and from {CROWD_RATE / 2:g} times their "
-    "number for more. A child is a learner and one worker, so two of them can fill two cores.",
+    f"learning start at {CROWD_RATE:g} for one child and two, and at {CROWD_RATE / 2:g} times their number "
+    "for more. A child plays and learns in turns (run.mode=sync), so it keeps one core busy.",
     "swarm: children in one process, each with a CartPole-v1 of its own that it plays at random, and an "
     "exchange after every episode; round trips as they see them.",
     "formats: as better.",
@@ -138,8 +140,7 @@ def _crowd(path: Path, options: argparse.Namespace) -> Measured:
 def _crowd_settings(children: int) -> dict[str, object]:
     return {
         "algo.learning_rate": CROWD_RATE * max(1.0, children / 2),
-        "algo.anneal": "true",
-        "run.steps": CROWD_EXCHANGES * CROWD_EVERY // children,
+        "run.mode": "sync",
     }
 
 

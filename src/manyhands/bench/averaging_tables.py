@@ -43,14 +43,23 @@ PUBLISHED_GRID = {
 """Alpha and beta."""
 BEST_CELL = (0.9, 0.0)
 CHILDREN, CORES = 2, 4
+SLOWING = ("--set", "algo.anneal=true")
+"""Learning slows down towards the parent's last exchange, as the recipe of a3c has it."""
 CHILD: dict[str, tuple[object, ...]] = {
-    "ppo": ("--algo", "ppo", "--set", f"collect.shards={CORES}", "--set", "collect.lanes=4"),
-    "a3c": ("--algo", "a3c"),
+    "ppo": (
+        *("--algo", "ppo", *SLOWING, "--exchanges", EXCHANGES),
+        *("--set", f"collect.shards={CORES}", "--set", "collect.lanes=4"),
+    ),
+    "a3c": (
+        *("--algo", "a3c", "--exchanges", EXCHANGES * CHILDREN),
+        *("--checkpoint-every", 100 * CHILDREN),
+    ),
 }
-"""How children learn in the grid: as published, and its best cell also by our favourite, whose lanes are
-spread over as many processes."""
+"""How children learn in the grid: as published, so many exchanges of each child, which make as many episodes
+as one machine of eight cores plays; and in the best cell by our favourite as well, whose lanes are spread over
+as many processes, so many exchanges of all children together."""
 GRID = (("ppo", *BEST_CELL), ("a3c", *BEST_CELL), *(("a3c", *c) for c in PUBLISHED_GRID if c != BEST_CELL))
-BETTER = ("--algo", "ppo", "--alpha", 0.5, "--beta", 0.5)
+BETTER = ("--algo", "ppo", *SLOWING, "--alpha", 0.5, "--beta", 0.5)
 BETTER_EXCHANGES = EXCHANGES // 4
 GOAL = 250.0
 """What `better` is to reach."""
@@ -90,7 +99,7 @@ def grid(path: Path, options: argparse.Namespace) -> Iterator[Measured]:
     found: dict[str, list[Point]] = options.begun.get("grid", {})
     for algo, alpha, beta in GRID:
         best = (alpha, beta) == BEST_CELL
-        words = (ENV, "--alpha", alpha, "--beta", beta, "--exchanges", EXCHANGES, *CHILD[algo])
+        words = (ENV, "--alpha", alpha, "--beta", beta, *CHILD[algo])
         for seed in options.seeds if best else options.seeds[:1]:
             key = f"{algo} {alpha:g} {beta:g} {seed}"
             if key not in found:
@@ -117,7 +126,8 @@ def _grid_tables(found: Mapping[str, list[Point]], seeds: Sequence[int]) -> list
             curves.append((f"{name}, seed {seed}", " ".join(f"{mean:.0f}" for _, mean, _ in curve)))
     columns = ("", "published", "every seed", "medians", "so", "reached after")
     tables = [Table("Two children of four processes, after the last exchange", columns, rows)]
-    tables.append(Table("Their means at the start and after every 100 exchanges", ("", ""), curves))
+    often = f"after every 100 exchanges (a3c: {100 * CHILDREN}, 100 of each child)"
+    tables.append(Table(f"Their means at the start and {often}", ("", ""), curves))
     return tables
 
 
