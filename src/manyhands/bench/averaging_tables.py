@@ -56,7 +56,7 @@ CHILD: dict[str, tuple[object, ...]] = {
     ),
 }
 """How children learn in the grid: as published, so many exchanges of each child, which make as many episodes
-as one machine of eight cores plays; and in the best cell by our favourite as well, whose lanes are spread over
+as one machine of eight cores plays; and in the best cell by our favourite too, whose lanes are spread over
 as many processes, so many exchanges of all children together."""
 GRID = (("ppo", *BEST_CELL), ("a3c", *BEST_CELL), *(("a3c", *c) for c in PUBLISHED_GRID if c != BEST_CELL))
 BETTER = ("--algo", "ppo", *SLOWING, "--alpha", 0.5, "--beta", 0.5)
