@@ -240,6 +240,12 @@ def _add_child(commands: Any) -> None:
     child.add_argument("url", metavar="URL", help="ws://host:8765, or wss:// for TLS")
     child.add_argument("--cores", type=int, default=0, help="processes that train (default: all cores)")
     child.add_argument("--token-file", type=Path, help="the parent's token")
+    child.add_argument(
+        "--patience",
+        type=float,
+        default=3600.0,
+        help="seconds to look for a lost parent before ending (3600)",
+    )
     child.add_argument("--tls-ca", type=Path, help="a certificate to trust, such as the parent's own")
     child.add_argument("--name", help="how the parent calls this child (default: host and a few letters)")
     child.add_argument(

@@ -41,6 +41,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
+    from manyhands.algos.configs import HogwildConfig
     from manyhands.channels.open import CHANNEL_VARIABLE
     from manyhands.runs.view import View
     from manyhands.training import continue_config, join
@@ -54,7 +55,7 @@ def train(options: argparse.Namespace) -> None:
         join(_name_at_broker(options.join), channel, options.name, options.dir, view)
         return
     if options.resume is not None:
-        refused = ("env", "algo", "mode", "seed", "name", "dir", "config")
+        refused = ("env", "algo", "mode", "barrier", "seed", "name", "dir", "config")
         given = [name for name in refused if getattr(options, name) is not None] + options.set
         if given:
             raise UsageError(
@@ -85,6 +86,8 @@ def train(options: argparse.Namespace) -> None:
     named = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     overrides = (*(parse_override(text) for text in options.set), {"run": named})
     config = resolve(options.env, options.algo, options.config, overrides)
+    if options.barrier is not None and not isinstance(config.algo, HogwildConfig):
+        raise UsageError(f"--barrier is for cores that learn together (a3c, adqn), not {config.run.algo}")
     train_run(config, options.name, options.dir, view=view, channel=channel, executors=options.executors)
 
 

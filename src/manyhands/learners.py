@@ -41,11 +41,11 @@ class LateLearner:
         weights: Weights,
         resumed: Checkpoint | None,
         journal: Journal,
+        horizon: Horizon,
         judge: Judge | None = None,
     ) -> None:
         self.plan, self.first, self.resumed = plan, weights, resumed
-        self.journal, self.judge = journal, judge
-        self.horizon = Horizon(plan.config.run.steps, plan.config.run.updates)
+        self.journal, self.horizon, self.judge = journal, horizon, judge
         self.algorithm: Any = None
         assert not isinstance(plan.config.algo, HogwildConfig)
         self.algo = plan.config.algo
@@ -100,6 +100,10 @@ class Exchange(Protocol):
     def after(self, learner: Learner, trajectories: list[Trajectory]) -> None:
         """Called after every update; may replace the learner's weights."""
 
+    @property
+    def horizon(self) -> Horizon:
+        """Where the run ends."""
+
     def bind(self, stop: Callable[[], None], said: Callable[[str], None]) -> None:
         """Told before the first update how to end the run, and how to say something."""
 
@@ -126,12 +130,12 @@ def open_learner(
     first: Weights,
     resumed: Checkpoint | None,
     journal: Journal,
+    horizon: Horizon,
 ) -> Learner:
     if plan.task.hogwild is None:
-        return LateLearner(plan, first, resumed, journal, _judge(plan, run, first.version))
+        return LateLearner(plan, first, resumed, journal, horizon, _judge(plan, run, first.version))
     memory = cast(SharingChannel, channel).memory
     assert memory is not None
-    horizon = Horizon(plan.config.run.steps, plan.config.run.updates)
     learner = HogwildLearner(memory, plan.spec, first, horizon, plan.task.hogwild.config.anneal)
     if resumed is not None and resumed.learner:
         learner.load_state(resumed.learner)

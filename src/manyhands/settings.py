@@ -113,7 +113,10 @@ def resolve(
     named: dict[str, Any] = {"env": {"id": env_id}}
     if algo is not None:
         named["run"] = {"algo": algo}
-    return _by_core(Config.from_plain(merge(base, given, named)))
+    config = Config.from_plain(merge(base, given, named))
+    if isinstance(config.algo, HogwildConfig) and given.get("collect"):
+        raise UsageError(f"{config.run.algo} plays one lane on every core; leave collect.* out")
+    return _by_core(config)
 
 
 def _by_core(config: Config) -> Config:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.algos.configs import ANYWHERE
+from manyhands.algos.configs import ALGORITHMS, ANYWHERE, HogwildConfig
+from manyhands.algos.horizon import Horizon
 from manyhands.channels.base import ExecutorChannel
 from manyhands.channels.open import CHANNEL_VARIABLE, broker_name, open_channel
 from manyhands.collect.streams import INIT, mix
@@ -148,7 +149,8 @@ def _execute(
 ) -> Executor:
     config = plan.config
     journal = Journal(run.path / "memory", plan.task.layout, plan.spec.schema)
-    learner = open_learner(plan, run, channel, first, resumed, journal)
+    horizon = Horizon(config.run.steps, config.run.updates) if exchange is None else exchange.horizon
+    learner = open_learner(plan, run, channel, first, resumed, journal, horizon)
     saves = _Saves(plan, run, channel, learner, journal)
     counts = Progress.from_plain(resumed.progress) if resumed is not None else None
     log = MetricsLog(run, counts.steps if counts else 0)
@@ -226,6 +228,8 @@ def continue_config(run: Run, steps: int | None, until: str | None, workers: int
     for name, value in (("steps", steps), ("until", until), ("workers", workers)):
         if value is not None:
             plain["run"][name] = value
+    if workers is not None and issubclass(ALGORITHMS[plain["run"]["algo"]], HogwildConfig):
+        raise UsageError(f"{run.path} goes on with its own cores, which share what they learn; no --workers")
     status = run.status()
     if status.get("solved") and plain["run"]["until"] == "solved":
         raise UsageError(f"{run.path} is solved already; go on with --until steps --steps N")

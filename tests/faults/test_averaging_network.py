@@ -1,6 +1,9 @@
 """Parents and children as real processes over real sockets: they average, get lost, come back, misbehave."""
 
+import base64
 import json
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -79,11 +82,14 @@ def test_children_train_and_their_weights_are_averaged(how: str, tmp_path: Path)
 
 @pytest.mark.parametrize("algo", ["ppo", "impala", "dqn", "adqn"])
 def test_children_train_with_any_algorithm(algo: str, tmp_path: Path) -> None:
-    small = ("--set", "run.workers=1", "--every", 200, "--beta", 0.5)
-    run = averaged(tmp_path / "parent", (ENV, "--algo", algo, "--exchanges", 8, *small), 2, 1, 120.0)
+    small = ("--every", 200, "--beta", 0.5)
+    run = averaged(tmp_path / "parent", (ENV, "--algo", algo, "--exchanges", 8, *small), 2, 2, 120.0)
     status = run.status()
-    assert sum(child["exchanges"] for child in status["children"].values()) == status["exchanges"] == 8
+    children = status["children"].values()
+    assert sum(child["exchanges"] for child in children) == status["exchanges"] == 8
     assert status["steps"] >= 8 * 200
+    assert sum(child["bytes_out"] for child in children) > 8 * 4 * run.checkpoint(LAST).spec.size
+    assert max(child["staleness"] for child in children) > 0
 
 
 def test_exchanges_may_overwrite_one_another(tmp_path: Path) -> None:
@@ -188,13 +194,14 @@ class Stranger:
 
     def __init__(self, network: Network, name: str = "stranger", token: str = "") -> None:
         self.connection: ClientConnection = connect(network.address, compression=None).__enter__()
-        self.name, self.token = name, token
+        self.name, self.token, self.life = name, token, name
 
     def say(self, kind: str, schema: str = "", meta: Any = None, arrays: Any = None) -> None:
         self.connection.send(wire.encode(wire.Message(kind, schema, meta or {}, arrays or {})))
 
     def hello(self, protocol: int = PROTOCOL) -> None:
-        self.say("hello", "", {"protocol": protocol, "name": self.name, "token": self.token})
+        meta = {"protocol": protocol, "name": self.name, "token": self.token, "life": self.life}
+        self.say("hello", "", meta)
 
     def join(self) -> NetSpec:
         self.hello()
@@ -280,6 +287,108 @@ def test_one_child_cannot_move_the_parent_further_than_allowed(network: Network)
     assert np.linalg.norm(answer.arrays["values"] - before) == pytest.approx(0.5, rel=1e-3)
 
 
+def test_the_parent_takes_its_share_of_a_child_and_books_each_step_once(network: Network) -> None:
+    begin(network, "--alpha", 0.25)
+    before = network.run.checkpoint("exchange-000000").weights.vector
+    stranger = Stranger(network)
+    spec = stranger.join()
+    sent = np.full(spec.size, 2.0, np.float32)
+    stranger.exchange(spec, quantise(sent, "float32"), steps=10)
+    answer = wire.decode(stranger.connection.recv(10), "answer")
+    np.testing.assert_allclose(answer.arrays["values"], 0.75 * before + 0.25 * sent, atol=1e-6)
+    again = Stranger(network)  # the same life, whose answer was lost
+    again.join()
+    again.exchange(spec, quantise(sent, "float32"), steps=15)
+    wire.decode(again.connection.recv(10), "answer")
+    with pytest.raises(ConnectionClosed):
+        stranger.connection.recv(10)
+    later = Stranger(network, "stranger")  # and another life of the same child
+    again.connection.close()
+    later.life = "second"
+    later.join()
+    later.exchange(spec, quantise(sent, "float32"), steps=7)
+    wire.decode(later.connection.recv(10), "answer")
+    for _ in range(5):
+        later.exchange(spec, quantise(sent, "float32"), steps=7)
+        wire.decode(later.connection.recv(10), "answer")
+    wait_for(lambda: network.run.metrics()[-1]["exchanges"] == 5)
+    assert network.run.metrics()[-1]["children"]["stranger"]["steps"] == 15 + 7
+
+
+def test_somebody_who_takes_nothing_does_not_hold_up_the_end(network: Network) -> None:
+    begin(network, "--set", "net.hidden=[1500, 1500]", "--silence", 5, exchanges=3)
+    deaf = socket.create_connection(("127.0.0.1", int(network.address.rpartition(":")[2])))
+    key = base64.b64encode(bytes(16)).decode()
+    fields = f"Host: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
+    deaf.sendall(f"GET / HTTP/1.1\r\n{fields}Sec-WebSocket-Version: 13\r\n\r\n".encode())
+    while b"\r\n\r\n" not in deaf.recv(65536):
+        pass
+    meta = {"protocol": PROTOCOL, "name": "deaf", "token": "", "life": "1"}
+    hello = wire.encode(wire.Message("hello", "", meta))
+    deaf.sendall(b"\x82\xfe" + len(hello).to_bytes(2, "big") + bytes(4) + hello)  # and reads no more
+    wait_for(lambda: "deaf was sent away: it takes nothing that it is sent" in network.said("parent"))
+    again = socket.create_connection(deaf.getpeername())  # one that is not even shaken hands with
+    network.start_child("good", "--cores", 1, "--quiet")
+    network.wait(60)
+    assert network.children["good"].wait(30) == 0
+    deaf.close()
+    again.close()
+
+
+def test_somebody_who_never_says_hello_is_sent_away(network: Network) -> None:
+    begin(network)
+    quiet = Stranger(network)
+    assert "said nothing for too long" in str(wire.decode(quiet.connection.recv(20), "refused").meta["why"])
+    assert "somebody who never gave a name was sent away" in network.said("parent")
+
+
+def test_a_child_leaves_cleanly_when_it_is_interrupted(network: Network) -> None:
+    begin(network)
+    network.start_child("one", "--cores", 2)
+    wait_for(lambda: exchanges(network).get("one", 0) > 5)
+    network.children["one"].send_signal(signal.SIGINT)
+    assert network.children["one"].wait(30) in (0, 130)
+    wait_for(lambda: "one left after" in network.said("parent"))
+    assert "Traceback" not in network.said("one")
+
+
+def test_a_lost_child_hears_that_it_is_over(network: Network) -> None:
+    begin(network, exchanges=30)
+    between = SlowWire(int(network.address.rpartition(":")[2]), 0.0)
+    near, network.address = network.address, between.address
+    network.start_child("far", "--cores", 1, "--quiet")
+    wait_for(lambda: "far joined" in network.said("parent"))
+    between.cut()
+    network.address = near
+    network.start_child("near", "--cores", 1, "--quiet")
+    network.wait(60)
+    assert [network.children[name].wait(30) for name in ("near", "far")] == [0, 0]
+
+
+def test_a_child_whose_parent_is_gone_gives_up_when_its_patience_ends(network: Network) -> None:
+    begin(network)
+    network.start_child("orphan", "--cores", 1, "--quiet", "--patience", 2)
+    wait_for(lambda: exchanges(network).get("orphan", 0) > 0)
+    assert network.parent is not None
+    network.kill(network.parent)
+    assert network.children["orphan"].wait(30) == 1
+    assert "it was looked for during 2 s" in network.said("orphan")
+
+
+def test_a_child_does_not_train_for_another_parent_that_took_its_parents_place(network: Network) -> None:
+    begin(network)
+    port = network.address.rpartition(":")[2]
+    network.start_child("one", "--cores", 1, "--quiet")
+    wait_for(lambda: exchanges(network).get("one", 0) > 2)
+    assert network.parent is not None
+    network.kill(network.parent)
+    path, network.path = network.path, network.path.with_name("another")
+    network.start_parent("Acrobot-v1", "--listen", f"127.0.0.1:{port}")
+    network.path = path
+    assert network.children["one"].wait(60) == 1
+    assert "has another task now (Acrobot-v1 with a3c)" in network.said("one")
+
+
 def test_a_token_is_demanded(network: Network, tmp_path: Path) -> None:
     secret, wrong = tmp_path / "secret", tmp_path / "wrong"
     secret.write_text("open sesame\n")
@@ -334,7 +443,9 @@ def test_a_slow_network_slows_nobody_else(network: Network) -> None:
     [
         (["child", "ws://127.0.0.1:1"], "no parent at ws://127.0.0.1:1"),
         (["child", "http://127.0.0.1:1"], "is not an address"),
-        (["child", "ws://127.0.0.1:1", "--name", "a b"], "--name 'a b'"),
+        (["child", "ws://127.0.0.1:1", "--name", "a b"], "--name is 'a b'; it must be up to 64 letters"),
+        (["child", "ws://127.0.0.1:1", "--patience", "0"], "--patience is 0"),
+        (["child", "ws://127.0.0.1:1", "--tls-ca", "ca.pem"], "--tls-ca goes with"),
         (["child", "ws://127.0.0.1:1", "--cores", "-1"], "--cores is -1"),
         (["parent"], "which environment"),
         (["parent", ENV, "--alpha", "1.5"], "averaging.alpha is 1.5; it must be between 0 and 1"),
@@ -349,6 +460,8 @@ def test_a_slow_network_slows_nobody_else(network: Network) -> None:
         (["sweep", "averaging", "--episodes", "0"], "--episodes is 0"),
         (["train", ENV, "--algo", "a3c", "--channel", "ray"], "cores of one machine"),
         (["train", ENV, "--algo", "a3c", "--barrier", "on", "--mode", "sync"], "give one of them"),
+        (["train", ENV, "--algo", "ppo", "--barrier", "off"], "--barrier is for cores that learn together"),
+        (["train", "--resume", "run", "--barrier", "off"], "not barrier"),
     ],
 )
 def test_wrong_calls_say_what_to_do(

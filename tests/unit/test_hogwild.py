@@ -131,6 +131,18 @@ def test_gradients_are_shortened() -> None:
     assert np.linalg.norm(vector) == pytest.approx(2.0, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["rmsprop", "adam"])
+def test_steps_are_no_larger_than_allowed(kind: str) -> None:
+    config = A3cConfig(optimizer=kind, learning_rate=0.1, max_update=0.5)  # type: ignore[arg-type]
+    free, bound = np.zeros(50, np.float32), np.zeros(50, np.float32)
+    gradient = np.random.default_rng(1).normal(size=50).astype(np.float32)
+    optimizer(config, bound).step(gradient)
+    optimizer(replace(config, max_update=0.0), free).step(gradient)
+    assert np.sqrt(np.mean(bound**2)) == pytest.approx(0.05, rel=1e-4)
+    assert np.sqrt(np.mean(free**2)) > 0.08
+    np.testing.assert_allclose(bound / np.linalg.norm(bound), free / np.linalg.norm(free), atol=1e-5)
+
+
 def test_what_is_left_of_the_rate_is_what_is_learned_with() -> None:
     whole, half = np.zeros(4, np.float32), np.zeros(4, np.float32)
     for vector, left in ((whole, 1.0), (half, 0.5)):

@@ -246,6 +246,8 @@ class HogwildConfig:
     """Discount of future rewards."""
     max_grad_norm: float = 0.0
     """Gradients are shortened to this length; 0 never shortens."""
+    max_update: float = 0.0
+    """rmsprop and adam: a step's root mean square over the learning rate, at most; 0 is no limit."""
     reward_scale: float = 1.0
     """Rewards are multiplied by this before learning."""
     batch: int = 120
@@ -257,7 +259,7 @@ class HogwildConfig:
 
     def __post_init__(self) -> None:
         positive(self, "algo", "learning_rate", "reward_scale", "batch")
-        not_negative(self, "algo", "weight_decay", "max_grad_norm")
+        not_negative(self, "algo", "weight_decay", "max_grad_norm", "max_update")
         unit(self, "algo", "gamma", "epsilon", "momentum")
 
 

@@ -47,11 +47,24 @@ class SharedOptimizer:
             square = self.state[0]
             square *= np.float32(RMS_DECAY)
             square += np.float32(1 - RMS_DECAY) * gradient * gradient
-            theta -= rate * gradient / (np.sqrt(square) + np.float32(RMS_EPSILON))
+            theta -= rate * self._bounded(gradient / (np.sqrt(square) + np.float32(RMS_EPSILON)))
         else:  # Kingma & Ba 2015
             mean, square = self.state
             mean += np.float32(1 - BETA1) * (gradient - mean)
             square += np.float32(1 - BETA2) * (gradient * gradient - square)
             steps = int(self.clock[0])
             scale = np.float32(np.sqrt(1 - BETA2**steps) / (1 - BETA1**steps))
-            theta -= rate * scale * mean / (np.sqrt(square) + np.float32(ADAM_EPSILON))
+            theta -= rate * self._bounded(scale * mean / (np.sqrt(square) + np.float32(ADAM_EPSILON)))
+
+    def _bounded(self, update: Float32) -> Float32:
+        """With a root mean square of at most `max_update` (Shazeer & Stern 2018).
+
+        What a network has hardly ever seen, such as a leg on the ground, has small mean squares, and the
+        first steps for it would be large enough to settle for good what to do then.
+        """
+        most = self.config.max_update
+        if most:
+            size = float(np.sqrt(np.square(update).mean()))
+            if size > most:
+                update *= np.float32(most / size)
+        return update

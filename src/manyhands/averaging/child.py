@@ -1,6 +1,7 @@
 """A child: trains by itself with any algorithm, and exchanges weights with its parent now and then."""
 
 import random
+import secrets
 import socket
 import threading
 import time
@@ -30,6 +31,8 @@ ANSWER_TIMEOUT = 60.0
 """Seconds after which an exchange without an answer counts as a lost connection."""
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 """Seconds between two attempts to come back."""
+PATIENCE = 3600.0
+"""Seconds after which a child that has lost its parent stops looking for it."""
 RECENT = 100
 """Episodes in the mean of recent returns."""
 MAX_WELCOME = wire.MAX_MESSAGE
@@ -68,32 +71,43 @@ class Mixable(Protocol):
 
     def mix(self, vector: Float32, share: float) -> None: ...
 
-    @property
-    def horizon(self) -> Horizon: ...
-
 
 class RefusedError(RunError):
     """The parent does not want this child."""
 
 
+class OverError(RunError):
+    """The parent has all that it wanted."""
+
+
 class Link:
     """A connection to the parent that comes back by itself when it is lost."""
 
-    def __init__(self, url: str, name: str, token: str = "", authority: Path | None = None) -> None:
-        self.url, self.name, self.token = url, name, token
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        token: str = "",
+        authority: Path | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.url, self.name, self.token, self.patience = url, name, token, patience
+        self.life = secrets.token_hex(8)
         self.tls = client_tls(url, authority)
         self.connection: ClientConnection | None = None
+        self.joined: Welcome | None = None
         self.ready: wire.Message | None = None
         self.averaging = AveragingConfig()  # as the parent last told
         self.said: Callable[[str], None] = lambda text: None
+        self.ended: Callable[[], None] = lambda: None
         self.closed = threading.Event()
         self.over = False  # the parent has all that it wanted
-        self.refused = ""  # why, when the parent wants no more of this child
+        self.refused = ""  # why this child has no parent any more
 
     def join(self) -> Welcome:
         """The first time; raises where the parent cannot be reached or does not want this child."""
         self.connection, welcome = self._greet()
-        self.averaging = welcome.averaging
+        self.joined, self.averaging = welcome, welcome.averaging
         return welcome
 
     def get_ready(self, spec: NetSpec) -> None:
@@ -124,7 +138,7 @@ class Link:
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # a parent that takes nothing more counts as gone
                 timeout = int(1000 * ANSWER_TIMEOUT)
                 connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
-            meta = {"protocol": PROTOCOL, "name": self.name, "token": self.token}
+            meta = {"protocol": PROTOCOL, "name": self.name, "token": self.token, "life": self.life}
             connection.send(wire.encode(wire.Message("hello", "", meta)))
             message = received(connection.recv(ANSWER_TIMEOUT), "welcome", "refused")
             if message.kind == "refused":
@@ -133,6 +147,8 @@ class Link:
             return connection, Welcome.from_message(message)
         except BaseException as error:
             connection.close()
+            if _says_over(error):
+                raise OverError(f"the parent at {self.url} has all the exchanges that it wanted") from error
             if isinstance(error, ConnectionClosed | OSError):  # a TimeoutError is one
                 raise RunError(f"the parent at {self.url} hung up: {error}") from error
             raise
@@ -146,14 +162,14 @@ class Link:
             connection.send(wire.encode(message))
             answer = received(connection.recv(ANSWER_TIMEOUT), "answer", "refused")
             if answer.kind == "refused":
-                self.refused = str(answer.meta.get("why"))
+                self.refused = f"the parent sent {self.name} away: {answer.meta.get('why')}"
                 return None
             if answer.schema != message.schema:
                 raise WireError(f"weights of structure {answer.schema}")
             version = int(number(answer.meta, "version"))
             return version, dequantise(answer.arrays, self.averaging.format, size)
         except (ConnectionClosed, OSError, TimeoutError, WireError) as error:
-            if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == OVER:
+            if _says_over(error):
                 self.over = True
             else:
                 self._lost(connection, _last_words(connection) or str(error) or type(error).__name__)
@@ -166,28 +182,50 @@ class Link:
         threading.Thread(target=self._come_back, name="link", daemon=True).start()
 
     def _come_back(self) -> None:
-        wait, told = FIRST_WAIT, ""
+        wait, told, until = FIRST_WAIT, "", time.monotonic() + self.patience
         while not self.closed.wait(wait * random.uniform(0.5, 1.0)):
             wait = min(2 * wait, LONGEST_WAIT)
             try:
                 connection, welcome = self._greet()
+            except OverError:
+                self.over = True
+                self.ended()
+                return
             except ManyhandsError as error:
                 if isinstance(error, RefusedError) and str(error) != told:
                     told = str(error)
                     self.said(told)
+                if time.monotonic() > until:
+                    self._give_up(f"{error}; it was looked for during {self.patience:g} s")
+                    return
                 continue
-            try:
-                assert self.ready is not None
-                connection.send(wire.encode(self.ready))
-            except (ConnectionClosed, OSError):
-                connection.close()
-                continue
-            self.averaging = welcome.averaging
-            self.connection = connection
-            self.said("the parent is back")
-            if self.closed.is_set():
-                self.close()
-            return
+            if self._go_on_with(connection, welcome):
+                return
+
+    def _go_on_with(self, connection: ClientConnection, welcome: Welcome) -> bool:
+        """Whether there is nothing more to look for."""
+        assert self.ready is not None
+        assert self.joined is not None
+        if (welcome.config, welcome.spec) != (self.joined.config, self.joined.spec):
+            connection.close()
+            task = f"{welcome.config.env.id} with {welcome.config.run.algo}"
+            self._give_up(f"the parent at {self.url} has another task now ({task}); start this child anew")
+            return True
+        try:
+            connection.send(wire.encode(self.ready))
+        except (ConnectionClosed, OSError):
+            connection.close()
+            return False
+        self.averaging = welcome.averaging
+        self.connection = connection
+        self.said("the parent is back")
+        if self.closed.is_set():
+            self.close()
+        return True
+
+    def _give_up(self, why: str) -> None:
+        self.refused = why
+        self.ended()
 
     def close(self) -> None:
         self.closed.set()
@@ -196,6 +234,10 @@ class Link:
             with suppress(ConnectionClosed, OSError):
                 connection.send(wire.encode(wire.Message("end")))
             connection.close()
+
+
+def _says_over(error: BaseException) -> bool:
+    return isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == OVER
 
 
 def _last_words(connection: ClientConnection) -> str:
@@ -213,13 +255,15 @@ class Exchanger:
         self.link, self.spec, self.base = link, spec, version
         self.feedback = Feedback(link.averaging.format, spec.size)
         self.steps, self.episodes, self.exchanges = 0, 0, 0
-        self.told = (0, 0)  # steps and episodes that the parent knows of
+        self.told = 0  # steps that the parent knows of
+        self.horizon = Horizon(steps=1)
+        self._look_ahead()
         self.round_trip = 0.0
         self.recent: deque[float] = deque(maxlen=RECENT)
         self.stop: Callable[[], None] = lambda: None
 
     def bind(self, stop: Callable[[], None], said: Callable[[str], None]) -> None:
-        self.stop, self.link.said = stop, said
+        self.stop, self.link.ended, self.link.said = stop, stop, said
 
     def after(self, learner: Mixable, trajectories: list[Trajectory]) -> None:
         for trajectory in trajectories:
@@ -227,19 +271,22 @@ class Exchanger:
             self.episodes += len(trajectory.episode_return)
             self.recent.extend(map(float, trajectory.episode_return))
         averaging = self.link.averaging
-        if self.steps - self.told[0] < averaging.every or self.link.connection is None:
+        if self.steps - self.told < averaging.every or self.link.connection is None:
             return
         theirs = self.exchange(learner.weights().vector)
-        learner.horizon.told = max(0.0, 1.0 - self.base / averaging.exchanges)
+        self._look_ahead()
         if theirs is not None and averaging.beta:
             learner.mix(theirs, averaging.beta)
+
+    def _look_ahead(self) -> None:
+        self.horizon.told = max(0.0, 1.0 - self.base / self.link.averaging.exchanges)
 
     def exchange(self, mine: Float32) -> Float32 | None:
         """The parent's weights after it has heard of ours; None where it cannot be reached."""
         meta = {
             "base": self.base,
-            "steps": self.steps - self.told[0],
-            "episodes": self.episodes - self.told[1],
+            "steps": self.steps,
+            "episodes": self.episodes,
             "round_trip": self.round_trip,
             "recent": float(np.mean(self.recent)) if self.recent else None,
         }
@@ -253,7 +300,7 @@ class Exchanger:
         if answer is None:
             self.feedback = Feedback(self.feedback.how, self.spec.size)  # what was lost, was lost with it
             return None
-        self.told = (self.steps, self.episodes)
+        self.told = self.steps
         self.round_trip = time.perf_counter() - began
         self.exchanges += 1
         self.base, theirs = answer
@@ -266,6 +313,10 @@ def own_config(welcome: Welcome, cores: int, seed: int) -> Config:
     collect = config.collect
     if isinstance(config.algo, HogwildConfig):
         collect = replace(collect, shards=cores)
+    elif (
+        not isinstance(config.algo, DqnConfig) and cores > collect.shards
+    ):  # a dqn's lanes are in its network
+        collect = replace(collect, shards=cores, lanes=max(1, collect.shards * collect.lanes // cores))
     run = replace(
         config.run,
         workers=cores,

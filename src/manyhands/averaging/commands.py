@@ -7,14 +7,14 @@ import re
 import socket
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from manyhands.averaging.keeper import Begun, Keeper, Snapshot
-from manyhands.averaging.protocol import AveragingConfig, read_token, server_tls
+from manyhands.averaging.protocol import NAME, NAME_RULE, AveragingConfig, read_token, server_tls
 from manyhands.collect.streams import INIT, mix
 from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
@@ -26,8 +26,6 @@ from manyhands.runs.view import View
 from manyhands.settings import parse_override, read_yaml, resolve, usable_cores
 from manyhands.signals import stop_signals
 from manyhands.training import train
-
-OVERRIDABLE = ("alpha", "beta", "exchanges", "every", "format", "max_step", "hogwild", "checkpoint_every")
 
 
 def parent(options: argparse.Namespace) -> None:
@@ -44,7 +42,8 @@ def parent(options: argparse.Namespace) -> None:
     tls = server_tls(options.tls_cert, options.tls_key)
     if not options.silence > 0:
         raise UsageError(f"--silence is {options.silence:g}; it must be greater than 0")
-    given = {name: value for name in OVERRIDABLE if (value := getattr(options, name)) is not None}
+    names = [field.name for field in fields(AveragingConfig)]
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
     with ExitStack() as held:
         begun = _resumed(options, given, held) if options.resume is not None else _new(options, given, held)
         text = yaml.safe_dump(asdict(begun.averaging), sort_keys=False)
@@ -59,21 +58,22 @@ def parent(options: argparse.Namespace) -> None:
             options.silence,
             keeper.said,
             keeper.exchanged,
+            keeper.turned,
             {name: Child.from_plain(name, plain) for name, plain in begun.children.items()},
         )
         keeper.save(Snapshot.of(served), "running", kept=options.resume is None)
-        status = "failed"
         try:
             with stop_signals(served.stop), keeper:
-                asyncio.run(served.run(host, port, tls, lambda: keeper.listening(served)))
-            status = "finished" if served.over else "stopped"
+                status = "failed"
+                try:
+                    asyncio.run(served.run(host, port, tls, lambda: keeper.listening(served)))
+                    status = "finished" if served.over else "stopped"
+                finally:
+                    keeper.save(Snapshot.of(served), status, kept=served.over)
         except RunError:
             if not served.address and options.resume is None:
                 begun.run.discard()  # it never listened
             raise
-        finally:
-            if begun.run.path.exists():
-                keeper.save(Snapshot.of(served), status, kept=served.over)
         keeper.report(served)
 
 
@@ -107,23 +107,25 @@ def _resumed(options: argparse.Namespace, given: dict[str, Any], held: ExitStack
     except TypeError as error:
         raise UsageError(f"{run.path / store.AVERAGING} cannot be read: {error}") from error
     held.enter_context(run.lock())
-    planned, last, status = plan(run.config()), run.checkpoint(store.LAST), run.status()
+    planned, last = plan(run.config()), run.checkpoint(store.LAST)
     if last.spec.schema != planned.spec.schema:
         raise RunError(f"{run.path} holds another network than its config.yaml describes")
-    seconds = float(status.get("seconds", 0.0))
-    return Begun(run, planned, averaging, last.weights, status.get("children", {}), seconds)
+    books = last.progress
+    return Begun(run, planned, averaging, last.weights, books["children"], float(books["seconds"]))
 
 
 def child(options: argparse.Namespace) -> None:
     _need_websockets()
     from manyhands.averaging.child import Exchanger, Link, own_config
 
-    name = options.name or f"{socket.gethostname()}-{_letters()}"
-    if not re.fullmatch(r"[\w.-]{1,64}", name):
-        raise UsageError(f"--name {name!r} must be letters, digits, dots, dashes and underscores")
+    name = options.name or _own_name()
+    if not NAME.fullmatch(name):
+        raise UsageError(f"--name is {name!r}; it must be {NAME_RULE}")
     if options.cores < 0:
         raise UsageError(f"--cores is {options.cores}; it must be 1 or more")
-    link = Link(options.url, name, read_token(options.token_file), options.tls_ca)
+    if not options.patience > 0:
+        raise UsageError(f"--patience is {options.patience:g}; it must be greater than 0")
+    link = Link(options.url, name, read_token(options.token_file), options.tls_ca, options.patience)
     with ExitStack() as held:
         welcome = link.join()
         held.callback(link.close)
@@ -145,7 +147,7 @@ def child(options: argparse.Namespace) -> None:
         start = replace(welcome.weights, version=0)
         train(config, directory=directory, view=_ChildView(options.quiet), exchange=exchanger, start=start)
         if link.refused:
-            raise RunError(f"the parent sent {name} away: {link.refused}")
+            raise RunError(link.refused)
         print(f"{name}: {exchanger.exchanges:,} exchanges, {exchanger.steps:,} steps")
 
 
@@ -156,11 +158,12 @@ class _ChildView(View):
         pass
 
 
-def _letters() -> str:
-    """So that two children of one machine have two names."""
+def _own_name() -> str:
+    """Its machine's, and something that tells two children of one machine apart."""
     import secrets
 
-    return secrets.token_hex(3)
+    host = re.sub("[^A-Za-z0-9_.-]", "-", socket.gethostname())
+    return f"{host[:50]}-{secrets.token_hex(3)}"
 
 
 def _listen(text: str) -> tuple[str, int]:

@@ -49,8 +49,10 @@ class Keeper:
         self.live: Live | None = None
         self.began = time.monotonic() - begun.seconds
         self.last_line = self.last_save = 0.0
+        self.last_shown = (-1, -1)  # exchanges and connected children
         every = self.averaging.checkpoint_every
         self.next_kept = begun.first.version - begun.first.version % every + every
+        self.kept_version = -1
         self.log = MetricsLog(begun.run, sum(child["steps"] for child in begun.children.values()))
         self.saving = asyncio.Lock()
 
@@ -92,15 +94,20 @@ class Keeper:
             now_known = Snapshot.of(parent)  # here, where nobody joins meanwhile
             async with self.saving:  # in a thread: on an SD card it takes long enough to be felt
                 await asyncio.to_thread(self.save, now_known, "running", kept)
-        if not self.quiet and now - self.last_line >= LINE_INTERVAL:
-            self.last_line = now
-            self._show(parent, now)
 
-    def _show(self, parent: "Parent", now: float) -> None:
+    def turned(self, parent: "Parent") -> None:
+        """Shows how it goes, also when nobody exchanges."""
+        now = time.monotonic()
+        if self.quiet or now - self.last_line < LINE_INTERVAL:
+            return
+        self.last_line = now
         if self.live is not None:
             self.live.update(_children(parent))
             return
         connected = sum(child.connected for child in parent.children.values())
+        if (parent.version, connected) == self.last_shown:
+            return
+        self.last_shown = (parent.version, connected)
         mean = _mean_return(parent)
         print(
             f"{now - self.began:6.1f} s  {parent.version:>6,} exchanges  children {connected}  "
@@ -109,18 +116,19 @@ class Keeper:
         )
 
     def save(self, snapshot: "Snapshot", status: str, kept: bool = False) -> None:
-        """For a resume; and, when `kept`, for good, with a row of metrics."""
+        """For a resume; and first, when `kept`, for good, with a row of metrics."""
         weights, children = snapshot.weights, snapshot.children
-        made = Checkpoint(self.plan.spec, self.plan.spaces.action, weights)
         counts = {"steps": sum(child["steps"] for child in children.values()), "exchanges": weights.version}
         seconds = round(time.monotonic() - self.began, 3)
-        self.run.save(store.LAST, made)
-        if kept:
+        books = {"children": children, "seconds": seconds}
+        made = Checkpoint(self.plan.spec, self.plan.spaces.action, weights, progress=books)
+        if kept and weights.version != self.kept_version:
+            self.kept_version = weights.version
             self.run.save(f"exchange-{weights.version:06}", made)
             row: dict[str, Any] = {**counts, "version": weights.version, "seconds": seconds}
             row["return_mean"] = snapshot.mean_return
-            if not self.log.file.closed:
-                self.log.write({**row, "children": children})
+            self.log.write({**row, "children": children})
+        self.run.save(store.LAST, made)
         state = {"status": status, **counts, "version": weights.version, "updated": store.now()}
         self.run.save_status({**state, "seconds": seconds, "children": children})
 

@@ -2,21 +2,24 @@
 
 import asyncio
 import logging
-import re
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from manyhands import wire
 from manyhands.averaging.maths import Feedback, average, dequantise, within
 from manyhands.averaging.protocol import (
     HEADROOM,
+    MOST,
+    NAME,
+    NAME_RULE,
     OVER,
     PROTOCOL,
     AveragingConfig,
@@ -31,16 +34,20 @@ from manyhands.errors import RunError, WireError
 from manyhands.policy import Float32, NetSpec, Weights
 
 HELLO_TIMEOUT = 10.0
-"""Seconds that someone who connects has to say who it is, and to get ready."""
+"""Seconds that someone who connects has to say who it is."""
 READY_TIMEOUT = 120.0
-"""Importing a heavy environment is slow."""
+"""Seconds to get ready: importing a heavy environment is slow."""
 PING = 20.0
 """Seconds between two looks whether a silent child is still there, and until it counts as gone."""
 GRACE = 5.0
 """Seconds that a child has to answer when its connection is closed."""
+GHOST = 5.0
+"""Seconds in which a child that comes back is to be rid of its old connection."""
+LINGER = 15.0
+"""Seconds after the last exchange in which lost children may come back to hear that it was; longer than they
+wait between two attempts."""
 TURN = 0.2
 NOBODY = "somebody who never gave a name"
-NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 @dataclass
@@ -50,6 +57,10 @@ class Child:
     name: str
     joined: int = 0  # times
     connected: bool = False
+    left: bool = False  # knowing that it is not awaited
+    life: str = ""
+    life_steps: int = 0  # of that life, and booked below
+    life_episodes: int = 0
     exchanges: int = 0
     refused: int = 0
     steps: int = 0  # over all its lives
@@ -59,6 +70,17 @@ class Child:
     bytes_out: int = 0
     round_trip: float = 0.0  # seconds, of its last exchange, as it says
     recent: float | None = None  # mean return of its recent episodes
+
+    def join(self, life: str) -> None:
+        self.connected, self.left, self.joined = True, False, self.joined + 1
+        if life != self.life:
+            self.life, self.life_steps, self.life_episodes = life, 0, 0
+
+    def book(self, steps: int, episodes: int) -> None:
+        """Totals of its present life."""
+        self.steps += max(0, steps - self.life_steps)
+        self.episodes += max(0, episodes - self.life_episodes)
+        self.life_steps, self.life_episodes = steps, episodes
 
     def to_plain(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "name"}
@@ -85,15 +107,19 @@ class Parent:
         silence: float = 600.0,
         said: Callable[[str], None] = print,
         exchanged: Callable[["Parent"], Awaitable[None]] | None = None,
+        turned: Callable[["Parent"], None] = lambda parent: None,
         children: Mapping[str, Child] | None = None,
     ) -> None:
-        """`silence`: seconds without an exchange after which a child is sent away."""
+        """`silence`: seconds without an exchange after which a child is sent away. `turned` is called several
+        times a second, whether anything happens or not.
+        """
         logging.getLogger("websockets").setLevel(logging.CRITICAL)  # `said` says it in our words
         self.averaging, self.config, self.spec = averaging, config, spec
         self.vector, self.version = first.vector.copy(), first.version
         self.token, self.silence = token, silence
-        self.said, self.exchanged = said, exchanged
+        self.said, self.exchanged, self.turned = said, exchanged, turned
         self.children = dict(children or {})
+        self.connections: dict[str, ServerConnection] = {}  # of children, by name
         self.stopping = False
         self.failure: Exception | None = None
         self.address = ""
@@ -132,10 +158,22 @@ class Parent:
             ready()
             while not self.stopping and not self.over:
                 await asyncio.sleep(TURN)
+                self.turned(self)
             if self.over:
-                await asyncio.gather(*(connection.close(OVER, "over") for connection in server.connections))
+                await self._dismiss(server)
+            await asyncio.gather(*(_close(connection) for connection in server.connections))
         if self.failure is not None:
             raise self.failure
+
+    async def _dismiss(self, server: Server) -> None:
+        """Tells all children that it is over, and waits a little for those that were lost."""
+        until = time.monotonic() + LINGER
+        while True:
+            await asyncio.gather(*(_close(connection, OVER) for connection in server.connections))
+            missing = [name for name, child in self.children.items() if not child.left]
+            if not missing or self.stopping or time.monotonic() > until:
+                return
+            await asyncio.sleep(TURN)
 
     async def _meet(self, connection: ServerConnection) -> None:
         """One connection, from its first word to its last."""
@@ -145,9 +183,18 @@ class Parent:
             async with asyncio.timeout(HELLO_TIMEOUT):
                 hello = received(await connection.recv(), "hello")
             if not NAME.fullmatch(text(hello.meta, "name")):
-                raise Refused("its name is not made of letters, digits, dots, dashes and underscores")
+                raise Refused(f"its name is not made of {NAME_RULE}")
             name = text(hello.meta, "name")
-            child = self._admit(hello)
+            self._check_in(hello)
+            life = text(hello.meta, "life")
+            await self._rid_of_ghost(name, life)
+            if name in self.connections:
+                raise Refused(f"there is a child called {name!r} already; choose another --name")
+            child = self.children.setdefault(name, Child(name))
+            self.connections[name] = connection
+            child.join(life)
+            if self.over:
+                await _close(connection, OVER)
             connection.protocol.max_message_size = message_limit(self.spec.size)
             await self._welcome(connection)
             async with asyncio.timeout(READY_TIMEOUT):
@@ -156,35 +203,52 @@ class Parent:
                 self._check_structure(ready)
                 self.said(f"{name} joined from {connection.remote_address[0]}")
                 await self._exchange_with(child, connection)
+            child.left = True
             self.said(f"{name} left after {child.exchanges} exchanges")
         except ConnectionClosed as error:
-            if not self.over:
+            if error.sent is not None and error.sent.code == OVER:
+                if child is not None:
+                    child.left = True
+            elif not self.over:
                 what = "sent too large a message" if error.sent and error.sent.code == 1009 else "was lost"
                 self.said(f"{name} {what}; it may come back")
         except TimeoutError:
             await self._send_away(connection, name, "said nothing for too long")
         except (WireError, Refused) as error:
             if child is not None:
-                child.refused += 1
+                child.refused, child.left = child.refused + 1, True
             await self._send_away(connection, name, str(error))
         except Exception as error:  # such as a full disk: the run ends with it, not this connection alone
             self.failure, self.stopping = error, True
         finally:
             if child is not None:
                 child.connected = False
+                del self.connections[name]
 
-    def _admit(self, hello: wire.Message) -> Child:
+    def _check_in(self, hello: wire.Message) -> None:
         theirs = hello.meta.get("protocol")
         if theirs != PROTOCOL:
             raise Refused(f"it speaks protocol {theirs!r}, the parent {PROTOCOL}; install the same version")
         if not same_token(text(hello.meta, "token", 1000), self.token):
             raise Refused("its token is not the parent's; give the same --token-file to both")
-        name = text(hello.meta, "name")
-        child = self.children.setdefault(name, Child(name))
-        if child.connected:
-            raise Refused(f"there is a child called {name!r} already; choose another --name")
-        child.connected, child.joined = True, child.joined + 1
-        return child
+
+    async def _rid_of_ghost(self, name: str, life: str) -> None:
+        """Ends an older connection of this child: one of the same life, or one that nobody answers on."""
+        ghost = self.connections.get(name)
+        if ghost is None:
+            return
+        if self.children[name].life != life:
+            try:
+                async with asyncio.timeout(GHOST):
+                    await (await ghost.ping())
+                return
+            except (TimeoutError, ConnectionClosed):
+                pass
+        ghost.transport.abort()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GHOST):
+                while self.connections.get(name) is ghost:
+                    await asyncio.sleep(TURN)
 
     async def _welcome(self, connection: ServerConnection) -> None:
         meta = {
@@ -194,7 +258,14 @@ class Parent:
             "version": self.version,
         }
         message = wire.Message("welcome", self.spec.schema, meta, {"vector": self.vector})
-        await connection.send(wire.encode(message))
+        await self._say(connection, wire.encode(message))
+
+    async def _say(self, connection: ServerConnection, message: bytes) -> None:
+        try:
+            async with asyncio.timeout(self.silence):
+                await connection.send(message)
+        except TimeoutError:
+            raise Refused("it takes nothing that it is sent") from None
 
     def _check_structure(self, ready: wire.Message) -> None:
         if ready.schema != self.spec.schema:
@@ -210,15 +281,15 @@ class Parent:
             if message.kind == "end":
                 return
             if self.over:
-                await connection.close(OVER, "over")
-                return
+                await _close(connection, OVER)
+                continue
             child.bytes_in += len(raw)
             await self._exchange(child, message)
             meta = {"version": self.version}
             arrays = feedback.quantise(self.vector)
             answer = wire.encode(wire.Message("answer", self.spec.schema, meta, arrays))
             child.bytes_out += len(answer)
-            await connection.send(answer)
+            await self._say(connection, answer)
 
     async def _exchange(self, child: Child, message: wire.Message) -> None:
         """Averages, and counts what the child has done since its last exchange."""
@@ -227,7 +298,7 @@ class Parent:
         vector = dequantise(message.arrays, self.averaging.format, self.spec.size)
         facts = {name: number(message.meta, name) for name in ("base", "steps", "episodes", "round_trip")}
         recent = message.meta.get("recent")
-        mean = number(message.meta, "recent", least=-np.inf) if recent is not None else None
+        mean = number(message.meta, "recent", least=-MOST) if recent is not None else None
         stale = max(0.0, self.version - facts["base"])
         self.version += 1  # before anything is waited for, so that there are never more than were wanted
         if self.averaging.hogwild:
@@ -237,8 +308,7 @@ class Parent:
         child.exchanges += 1
         child.recent = mean
         child.staleness += (stale - child.staleness) / child.exchanges
-        child.steps += int(facts["steps"])
-        child.episodes += int(facts["episodes"])
+        child.book(int(facts["steps"]), int(facts["episodes"]))
         child.round_trip = facts["round_trip"]
         if self.exchanged is not None:
             await self.exchanged(self)
@@ -250,6 +320,16 @@ class Parent:
 
     async def _send_away(self, connection: ServerConnection, name: str, why: str) -> None:
         self.said(f"{name} was sent away: {why}")
-        with suppress(ConnectionClosed):
-            await connection.send(wire.encode(wire.Message("refused", "", {"why": why[:1000]})))
-            await connection.close()
+        with suppress(ConnectionClosed, TimeoutError):
+            async with asyncio.timeout(GRACE):
+                await connection.send(wire.encode(wire.Message("refused", "", {"why": why[:1000]})))
+        await _close(connection)
+
+
+async def _close(connection: ServerConnection, code: int = 1000) -> None:
+    """Even one that takes nothing any more."""
+    try:
+        async with asyncio.timeout(2 * GRACE):
+            await connection.close(code)
+    except TimeoutError:
+        connection.transport.abort()

@@ -1,16 +1,21 @@
 """What a child and its parent say to each other, in `wire.py`'s binary messages.
 
-child                            parent
-hello (protocol, name, token) -> welcome (settings, structure, format, first weights), or refused
-ready (structure)             -> (nothing), or refused
-exchange (weights)            -> answer (weights), or refused
-end                           -> (closes)
+child                                  parent
+hello (protocol, name, token, life) -> welcome (settings, structure, format, first weights), or refused
+ready (structure)                   -> (nothing), or refused
+exchange (weights, totals)          -> answer (weights), or refused
+end                                 -> (closes)
 
-When all exchanges are made, the parent closes every connection with the code OVER. A child that loses its
-connection in any other way looks for its parent until it is stopped.
+A life is one process of a child. It counts its steps and episodes from 0, and the parent books what is new
+in each total, so nothing is counted twice when an answer is lost.
+
+When all exchanges are made, the parent closes every connection with the code OVER, and waits a little for
+children that were lost. A child that loses its connection in any other way looks for its parent until it is
+stopped or its patience ends.
 """
 
 import hmac
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,11 +27,13 @@ from manyhands.averaging.maths import FORMATS, Format
 from manyhands.checks import not_negative, positive, unit
 from manyhands.errors import UsageError, WireError
 
-PROTOCOL = 1
+PROTOCOL = 2
 OVER = 4000
 HEADROOM = 64 * 1024
 """Bytes of a message beside its weights."""
 NAME_LENGTH = 64
+NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_LENGTH}}}")
+NAME_RULE = f"up to {NAME_LENGTH} letters of a to z, digits, dots, dashes and underscores"
 MOST = 1e15
 """Numbers that a child may count to."""
 
@@ -123,6 +130,8 @@ def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | N
 
 def client_tls(url: str, authority: Path | None) -> ssl.SSLContext | None:
     if not url.startswith("wss://"):
+        if authority is not None:
+            raise UsageError(f"--tls-ca goes with an address that begins with wss://, not {url}")
         return None
     try:
         return ssl.create_default_context(cafile=None if authority is None else str(authority))

@@ -48,6 +48,7 @@ def measure(
         for tables, numbers in [result] if isinstance(result, tuple) else result:
             measured[part] = {
                 "date": time.strftime("%Y-%m-%d %H:%M"),
+                "notes": [note for note in notes if note.startswith(f"{part}:")],
                 "tables": [asdict(table) for table in tables],
                 "numbers": numbers,
             }
@@ -59,10 +60,17 @@ def measure(
                 (),
                 options.seeds,
                 [Table(**table) for part in found.values() for table in part["tables"]],
-                [*notes, f"Measured, each part by itself with `--only`: {dates}."],
+                [*_as_measured(notes, found), f"Measured, each part by itself with `--only`: {dates}."],
                 found,
             )
             report.save(options.out, picture({each: part["numbers"] for each, part in found.items()}))
+
+
+def _as_measured(notes: Sequence[str], found: Mapping[str, Any]) -> list[str]:
+    """A note that begins with a part's name is of that part, and says how it was when it was measured."""
+    kept = {name for name, part in found.items() if "notes" in part}
+    others = [note for note in notes if note.partition(":")[0] not in kept]
+    return [*others, *(note for name in kept for note in found[name]["notes"])]
 
 
 def side_by_side(jobs: Mapping[tuple[Any, ...], Callable[[], Any]]) -> dict[tuple[Any, ...], Any]:

@@ -67,8 +67,15 @@ class SlowWire:
             except OSError:
                 return  # one of them is gone, and so will the other be
 
+    def cut(self) -> None:
+        """All connections that there are; others may be made."""
+        self._end(self.ends)
+
     def close(self) -> None:
-        for end in (self.listener, *self.ends):
+        self._end([self.listener, *self.ends])
+
+    def _end(self, ends: list[socket.socket]) -> None:
+        for end in ends:
             with suppress(OSError):  # it is gone already
                 end.shutdown(socket.SHUT_RDWR)
             end.close()

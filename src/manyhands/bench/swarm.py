@@ -27,7 +27,7 @@ async def child(url: str, number: int, until: float, trips: list[float]) -> int:
     rng = np.random.default_rng(number)
     await asyncio.sleep(float(rng.random()))
     async with connect(url, compression=None, max_size=None) as connection:
-        meta = {"protocol": PROTOCOL, "name": f"swarm-{number}", "token": ""}
+        meta = {"protocol": PROTOCOL, "name": f"swarm-{number}", "token": "", "life": str(number)}
         await connection.send(wire.encode(wire.Message("hello", "", meta)))
         welcome = Welcome.from_message(received(await connection.recv(), "welcome"))
         spec, how = welcome.spec, welcome.averaging.format
@@ -36,16 +36,17 @@ async def child(url: str, number: int, until: float, trips: list[float]) -> int:
         await connection.send(wire.encode(wire.Message("ready", spec.schema, {"spec": spec.to_json()})))
         env = gymnasium.make("CartPole-v1")
         env.reset(seed=number)
-        count = 0
+        count = played = 0
         while time.perf_counter() < until:
             await asyncio.sleep(PAUSE * float(rng.uniform(0.5, 1.5)))
-            over, steps = False, 0
+            over = False
             while not over:
                 _, _, terminated, truncated, _ = env.step(int(rng.integers(2)))
-                over, steps = terminated or truncated, steps + 1
+                over, played = terminated or truncated, played + 1
             env.reset()
             vector = vector + rng.normal(0, 0.001, spec.size).astype(np.float32)
-            facts = {"base": base, "steps": steps, "episodes": 1, "round_trip": 0.0, "recent": None}
+            counts = {"base": base, "steps": played, "episodes": count + 1}
+            facts = {**counts, "round_trip": 0.0, "recent": None}
             message = wire.Message("exchange", spec.schema, facts, feedback.quantise(vector))
             began = time.perf_counter()
             await connection.send(wire.encode(message))

@@ -23,6 +23,7 @@ class HogwildLearner:
         self.horizon, self.anneal, self.steps = horizon, anneal, np.zeros(1, np.int64)
         memory.vector[...] = first.vector
         memory.left[...] = 1.0
+        self._slow_down()
         self.kept = self._copied()
 
     def load(self) -> "HogwildLearner":
