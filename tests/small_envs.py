@@ -127,6 +127,18 @@ class Slow(Chain):
         return super().step(action)
 
 
+class Uneven(Slow):
+    """Slow in the process that makes the first one after the file `marker` is gone, quick in all others."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__(delay=0.0)
+        try:
+            Path(marker).unlink()
+            self.delay = 0.02
+        except FileNotFoundError:
+            pass
+
+
 class Target(gymnasium.Env[Any, Any]):
     """One step: the observation shows a target, the action that matches it pays 1 and others less.
 

@@ -138,6 +138,26 @@ def test_a_killed_core_is_replaced_and_a_killed_machine_resumed(tmp_path: Path) 
     assert later.learner["played"].sum() > saved.learner["played"].sum()
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "rmsprop"])
+@pytest.mark.parametrize("barrier", ["on", "off"])
+def test_cores_wait_for_one_another_if_there_is_a_barrier(
+    barrier: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    marker = tmp_path / "marker"
+    command = [sys.executable, "-m", "manyhands.cli", "train", "small_envs:Uneven", "--algo", "a3c"]
+    words = ["--workers", "2", "--barrier", barrier, "--until", "steps", "--steps", "1000000", "--quiet"]
+    words += ["--set", f"env.kwargs={{marker: {marker}}}", "--set", f"algo.optimizer={optimizer}"]
+    words += ["--set", "run.updates=40", "--set", "run.test_every=1000000000", "--dir", str(tmp_path / "run")]
+    process = subprocess.Popen([*command, *words])
+    wait_for(lambda: (tmp_path / "run" / "config.yaml").exists())
+    marker.touch()
+    assert process.wait(120) == 0
+    played = [state.lanes[0].episode for state in Run(tmp_path / "run").checkpoint(LAST).shards.values()]
+    assert len(played) == 2
+    assert max(played) - min(played) <= 1 if barrier == "on" else max(played) > 3 * min(played)
+
+
 def test_a_killed_child_harms_nobody_and_may_return(network: Network) -> None:
     begin(network)
     for name in ("one", "two"):

@@ -233,6 +233,15 @@ def test_cores_slow_down_towards_the_end_and_remember_it() -> None:
     assert again.memory.left[0] == pytest.approx(0.1)
 
 
+def test_a_machine_takes_its_share_of_its_parent() -> None:
+    planned = plan(resolve("CartPole-v1", "a3c", overrides=({"run": {"workers": 1}},)))
+    memory = SharedMemory(bytearray(SharedMemory.size(planned.task)), planned.task)
+    first = planned.first_weights()
+    learner = HogwildLearner(memory, planned.spec, first, Horizon(1), anneal=False)
+    learner.mix(np.full(planned.spec.size, 2.0, np.float32), 0.25)
+    np.testing.assert_allclose(memory.vector, 0.75 * first.vector + 0.5, atol=1e-6)
+
+
 class Caught:
     """An optimizer that only remembers the gradient."""
 

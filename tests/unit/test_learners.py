@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,11 @@ from manyhands.algos.base import learner
 from manyhands.algos.configs import ALGORITHMS, AlgoConfig
 from manyhands.algos.horizon import Horizon
 from manyhands.experience import Layout, Trajectory
+from manyhands.learners import LateLearner
+from manyhands.plan import plan
 from manyhands.policy import ActionSpec, Weights
+from manyhands.runs.journal import Journal
+from manyhands.settings import resolve
 
 ON_POLICY = [name for name, config in ALGORITHMS.items() if issubclass(config, AlgoConfig)]
 
@@ -96,3 +101,18 @@ def test_a_final_observation_changes_what_is_learned_only_where_an_episode_was_t
         vectors.append(algorithm.weights().vector)
     assert not np.array_equal(vectors[0], vectors[1])
     assert not np.array_equal(vectors[0], vectors[2])
+
+
+def test_a_learner_takes_its_share_of_its_parent_and_keeps_what_is_its_own(tmp_path: Path) -> None:
+    planned = plan(resolve("CartPole-v1", "ppo", overrides=({"net": {"normalise": True}},)))
+    journal = Journal(tmp_path, planned.task.layout, planned.spec.schema)
+    first = planned.first_weights()
+    late = LateLearner(planned, first, None, journal, Horizon(1000))
+    before = late.load().weights().vector
+    late.mix(np.full(planned.spec.size, 2.0, np.float32), 0.25)
+    after = late.weights().vector
+    for part in planned.spec.parameters:
+        expected = before[part.offset : part.end]
+        if not part.name.startswith("input."):
+            expected = 0.75 * expected + 0.5
+        np.testing.assert_allclose(after[part.offset : part.end], expected, atol=1e-6)

@@ -4,6 +4,7 @@ import multiprocessing
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,30 +46,26 @@ def main(arguments: list[str]) -> None:
     for alpha in alphas:
         for beta in betas:
             AveragingConfig(alpha, beta, options.exchanges)  # refuses what no parent would take
-    cells: dict[str, dict[str, Any]] = {}
-    for alpha in alphas:
-        for beta in betas:
-            for seed in seeds:
-                words = (options.env, "--alpha", alpha, "--beta", beta, "--seed", seed)
-                curve = cell(
-                    (*words, "--exchanges", options.exchanges),
-                    options.children,
-                    options.cores,
-                    options.episodes,
-                )
-                cells.setdefault(f"{alpha:g} {beta:g}", {})[str(seed)] = curve
-                print(f"alpha {alpha:g}, beta {beta:g}, seed {seed}: {spread(curve[-1][1])}", flush=True)
-    report = Report(
-        "averaging-sweep",
-        f"Averaging on {options.env}: alpha (rows) and beta (columns)",
-        arguments,
-        seeds,
-        [grid(cells, alphas, betas)],
-        [f"Mean and deviation of {options.episodes} episodes after {options.exchanges} exchanges."],
-        cells,
-        called=("sweep", "averaging"),
-    )
-    report.save(options.out, picture(cells, alphas, betas))
+    cells: dict[str, dict[str, Any]] = {f"{alpha:g} {beta:g}": {} for alpha in alphas for beta in betas}
+    for alpha, beta, seed in product(alphas, betas, seeds):
+        how = ("--alpha", alpha, "--beta", beta, "--seed", seed, "--exchanges", options.exchanges)
+        curve = cell((options.env, *how), options.children, options.cores, options.episodes)
+        cells[f"{alpha:g} {beta:g}"][str(seed)] = curve
+        print(f"alpha {alpha:g}, beta {beta:g}, seed {seed}: {spread(curve[-1][1])}", flush=True)
+        report = Report(  # after every cell, so that an accident costs one
+            "averaging-sweep",
+            f"Averaging on {options.env}: alpha (rows) and beta (columns)",
+            arguments,
+            seeds,
+            [grid(cells, alphas, betas)],
+            [
+                f"Mean and deviation of {options.episodes} episodes after {options.exchanges} exchanges of "
+                f"{options.children} children of {options.cores} processes each."
+            ],
+            cells,
+            called=("sweep", "averaging"),
+        )
+        report.save(options.out, picture(cells, alphas, betas))
 
 
 def numbers(name: str, text: str) -> tuple[float, ...]:
@@ -108,7 +105,7 @@ def grid(cells: Mapping[str, Any], alphas: Sequence[float], betas: Sequence[floa
     rows = []
     for alpha in alphas:
         found = [
-            "; ".join(spread(curve[-1][1]) for curve in cells[f"{alpha:g} {beta:g}"].values())
+            "; ".join(spread(curve[-1][1]) for curve in cells[f"{alpha:g} {beta:g}"].values()) or "-"
             for beta in betas
         ]
         rows.append((f"{alpha:g}", *found))
