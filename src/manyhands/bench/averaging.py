@@ -28,6 +28,7 @@ from manyhands.bench.averaging_tables import (
     EXCHANGES,
     PUBLISHED_GRID,
     ROUNDS,
+    SLOWING,
     TIMEOUT,
     UNTESTED,
     a3c,
@@ -74,13 +75,13 @@ WARM = 20
 NOTES = (
     f"Every mean and deviation is of {EPISODES} episodes of {ENV}. Agents of a3c sample their actions, as "
     "they do when they learn; the others take the likeliest ones.",
-    f"a3c: after {ROUNDS} rounds of one episode on every core, as published.",
-    f"grid: {CHILDREN} children of {CORES} processes each. With a3c each child makes {EXCHANGES} exchanges, "
-    "as many episodes in all as one machine of eight cores plays in the table above; with ppo, for the best "
-    f"cell, it is {EXCHANGES} exchanges of both together. Reached: when its mean was first as high and its "
-    "deviation as small as published, in exchanges of all children.",
+    f"a3c: after {ROUNDS} rounds of one episode on every core, as published; network, gamma, batch and epsilon "
+    "are the published ones, the optimizer is the recipe's: a shared RMSprop with bounded steps that slows down.",
+    f"grid: {CHILDREN} children of {CORES} processes each, {EXCHANGES} exchanges of both together, which are half "
+    "the episodes of eight cores in the table above; a3c, and for the best cell ppo as well. Reached: when its "
+    "mean was first as high and its deviation as small as published.",
     f"better: {' '.join(map(str, BETTER))}, after {BETTER_EXCHANGES} exchanges.",
-    f"crowd: {' '.join(map(str, BETTER))} with children of one core that exchange every {CROWD_EVERY} steps, "
+    f"crowd: {' '.join(map(str, (*BETTER, *SLOWING)))} with children of one core that exchange every {CROWD_EVERY} steps, "
     f"{CROWD_EXCHANGES} exchanges in all, so the same number of steps for any number of children. Rates of "
     f"learning start at {CROWD_RATE:g} for one child and two, and at {CROWD_RATE / 2:g} times their number "
     "for more. A child plays and learns in turns (run.mode=sync), so it keeps one core busy.",
@@ -120,8 +121,8 @@ def _crowd(path: Path, options: argparse.Namespace) -> Measured:
     for children in CROWDS:
         found, clock = [], []
         for seed in options.seeds:
-            words = (ENV, *BETTER, "--every", CROWD_EVERY, "--exchanges", CROWD_EXCHANGES, "--seed", seed)
-            whole = (*words, *settings(_crowd_settings(children)))
+            words = (ENV, *BETTER, *SLOWING, "--every", CROWD_EVERY, "--exchanges", CROWD_EXCHANGES)
+            whole = (*words, "--seed", seed, *settings(_crowd_settings(children)))
             run = averaged(path / f"crowd-{children}-{seed}", whole, children, 1, TIMEOUT)
             rows_ = run.metrics()
             first = next(row for row in rows_ if _all_there(row, children))
