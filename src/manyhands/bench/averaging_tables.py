@@ -49,8 +49,8 @@ CHILD: dict[str, tuple[object, ...]] = {
     "ppo": ("--algo", "ppo", *SLOWING, "--set", f"collect.shards={CORES}", "--set", "collect.lanes=4"),
     "a3c": ("--algo", "a3c"),
 }
-"""How children learn in the grid: as published, and in the best cell by our favourite as well, whose lanes are
-spread over as many processes."""
+"""How children learn in the grid: as published, and in the best cell by our favourite as well, whose lanes
+are spread over as many processes."""
 GRID = (("ppo", *BEST_CELL), ("a3c", *BEST_CELL), *(("a3c", *c) for c in PUBLISHED_GRID if c != BEST_CELL))
 BETTER = ("--algo", "ppo", "--alpha", 0.5, "--beta", 0.5)
 BETTER_EXCHANGES = EXCHANGES // 4
