@@ -113,7 +113,7 @@ def test_optimizers_are_torchs_when_one_process_uses_them(kind: str) -> None:
     mine = optimizer(config, vector)
     theirs = {
         "sgd": lambda: torch.optim.SGD([theta], 0.01, momentum=0.9, weight_decay=1e-3),
-        "rmsprop": lambda: torch.optim.RMSprop([theta], 0.01, 0.99, eps=1e-5, weight_decay=1e-3),
+        "rmsprop": lambda: torch.optim.RMSprop([theta], 0.01, 0.99, eps=1e-6, weight_decay=1e-3),
         "adam": lambda: torch.optim.Adam([theta], 0.01, eps=1e-5, weight_decay=1e-3),
     }[kind]()
     for _ in range(20):

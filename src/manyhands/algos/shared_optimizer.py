@@ -12,7 +12,7 @@ from manyhands.policy import Float32
 
 KEPT = {"sgd": 1, "rmsprop": 1, "adam": 2}
 """Numbers that an optimizer keeps for each one that it moves."""
-RMS_DECAY, RMS_EPSILON = 0.99, 1e-5
+RMS_DECAY, RMS_EPSILON = 0.99, 1e-6
 BETA1, BETA2, ADAM_EPSILON = 0.9, 0.999, 1e-5
 
 

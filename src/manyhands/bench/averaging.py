@@ -75,17 +75,17 @@ WARM = 20
 NOTES = (
     f"Every mean and deviation is of {EPISODES} episodes of {ENV}. Agents of a3c sample their actions, as "
     "they do when they learn; the others take the likeliest ones.",
-    f"a3c: after {ROUNDS} rounds of one episode on every core, as published. Network, gamma, batch and share of "
-    "random actions are the published ones; the optimizer is the recipe's, a shared RMSprop with bounded steps "
-    "that slows down.",
+    f"a3c: after {ROUNDS} rounds of one episode on every core, as published. Network, gamma, batch and share "
+    "of random actions are the published ones; the optimizer is the recipe's, a shared RMSprop with bounded "
+    "steps that slows down.",
     f"grid: {CHILDREN} children of {CORES} processes each, {EXCHANGES} exchanges of both together, half the "
     "episodes of eight cores in the table above; a3c, and for the best cell ppo as well. Reached: when its "
     "mean was first as high and its deviation as small as published.",
     f"better: {' '.join(map(str, BETTER))}, after {BETTER_EXCHANGES} exchanges.",
     f"crowd: {' '.join(map(str, (*BETTER, *SLOWING)))} with children of one core that exchange every "
     f"{CROWD_EVERY} steps, {CROWD_EXCHANGES} exchanges in all, so the same number of steps for any number of "
-    f"children. Rates of learning start at {CROWD_RATE:g} for one child and two, and at {CROWD_RATE / 2:g} times "
-    "their number for more. A child plays and learns in turns (run.mode=sync), so it keeps one core busy.",
+    f"children. Rates of learning start at {CROWD_RATE:g} for one child and two, for more at half of that "
+    "times their number. A child plays and learns in turns (run.mode=sync), so it keeps one core busy.",
     "swarm: children in one process, each with a CartPole-v1 of its own that it plays at random, and an "
     "exchange after every episode; round trips as they see them.",
     "formats: as better.",
