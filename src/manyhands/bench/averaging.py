@@ -28,7 +28,6 @@ from manyhands.bench.averaging_tables import (
     EXCHANGES,
     PUBLISHED_GRID,
     ROUNDS,
-    SLOWING,
     TIMEOUT,
     UNTESTED,
     a3c,
@@ -82,7 +81,7 @@ NOTES = (
     "episodes of eight cores in the table above; a3c, and for the best cell ppo as well. Reached: when its "
     "mean was first as high and its deviation as small as published.",
     f"better: {' '.join(map(str, BETTER))}, after {BETTER_EXCHANGES} exchanges.",
-    f"crowd: {' '.join(map(str, (*BETTER, *SLOWING)))} with children of one core that exchange every "
+    f"crowd: {' '.join(map(str, BETTER))} with children of one core that exchange every "
     f"{CROWD_EVERY} steps, {CROWD_EXCHANGES} exchanges in all, so the same number of steps for any number of "
     f"children. Rates of learning start at {CROWD_RATE:g} for one child and two, for more at half of that "
     "times their number. A child plays and learns in turns (run.mode=sync), so it keeps one core busy.",
@@ -122,7 +121,7 @@ def _crowd(path: Path, options: argparse.Namespace) -> Measured:
     for children in CROWDS:
         found, clock = [], []
         for seed in options.seeds:
-            words = (ENV, *BETTER, *SLOWING, "--every", CROWD_EVERY, "--exchanges", CROWD_EXCHANGES)
+            words = (ENV, *BETTER, "--every", CROWD_EVERY, "--exchanges", CROWD_EXCHANGES)
             whole = (*words, "--seed", seed, *settings(_crowd_settings(children)))
             run = averaged(path / f"crowd-{children}-{seed}", whole, children, 1, TIMEOUT)
             rows_ = run.metrics()

@@ -123,7 +123,8 @@ class Shard:
                 for i in range(layout.lanes):
                     self._draw(i, t, noise)
             out["obs"][t] = self.obs
-            outputs[t] = actor.forward(self.obs, "policy")
+            with np.errstate(invalid="ignore"):  # what is not finite is found at the end, with its lane
+                outputs[t] = actor.forward(self.obs, "policy")
             if self.task.random_lanes and action_spec.kind != "values":
                 outputs[t, : self.task.random_lanes] = 0.0
             action = action_spec.choose(outputs[t], spread, noise[t])
