@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,9 @@ SEEDS = (621, 622, 623)
 """Reserved for this benchmark."""
 CROWDS = (1, 2, 4, 8)
 CROWD_EVERY, CROWD_EXCHANGES = 2048, 1200
-CROWD_RATE = 1e-3
-"""The rate of learning of one child or two; more children's grows with them, as their mean moves less."""
+CROWD_RATE, CROWD_POWER = 1e-3, 2 / 3
+"""The rate of learning of one child, and how that of several grows with their number, as their mean moves
+less than each of them."""
 SWARMS, SWARM_SECONDS = (64, 256), 20.0
 FORMATS = ("float32", "float16", "int8")
 SPEED_SECONDS = 15.0
@@ -83,8 +85,8 @@ NOTES = (
     f"better: {' '.join(map(str, BETTER))}, after {BETTER_EXCHANGES} exchanges.",
     f"crowd: {' '.join(map(str, BETTER))} with children of one core that exchange every "
     f"{CROWD_EVERY} steps, {CROWD_EXCHANGES} exchanges in all, so the same number of steps for any number of "
-    f"children. Rates of learning start at {CROWD_RATE:g} for one child and two, for more at half of that "
-    "times their number. A child plays and learns in turns (run.mode=sync), so it keeps one core busy.",
+    "children. Rates of learning grow with their number to the power of two thirds. A child plays and learns "
+    "in turns (run.mode=sync), so it keeps one core busy.",
     "swarm: children in one process, each with a CartPole-v1 of its own that it plays at random, and an "
     "exchange after every episode; round trips as they see them.",
     "formats: as better.",
@@ -116,33 +118,37 @@ def main(arguments: list[str]) -> None:
 PARTS = ("a3c", "grid", "better", "crowd", "swarm", "formats", "slow", "hogwild", "open")
 
 
-def _crowd(path: Path, options: argparse.Namespace) -> Measured:
-    rows, numbers = [], {}
+def _crowd(path: Path, options: argparse.Namespace) -> Iterator[Measured]:
+    found: dict[str, dict[str, float]] = options.begun.get("crowd", {})
+    for children, seed in product(CROWDS, options.seeds):
+        key = f"{children} {seed}"
+        if key in found:
+            continue
+        rate = CROWD_RATE * children**CROWD_POWER
+        chosen = settings({"algo.learning_rate": f"{rate:.2g}", "run.mode": "sync"})
+        words = (ENV, *BETTER, "--every", CROWD_EVERY, "--exchanges", CROWD_EXCHANGES, "--seed", seed)
+        run = averaged(path / f"crowd {key}", (*words, *chosen), children, 1, TIMEOUT)
+        rows = run.metrics()
+        first, last = next(row for row in rows if _all_there(row, children)), rows[-1]
+        clock = (last["seconds"] - first["seconds"]) / (
+            last["steps"] - first["steps"]
+        )  # without any start-up
+        found[key] = {"mean": ended(run)["mean"], "clock": clock * 1e6}
+        print(f"crowd, children and seed {key}: {found[key]}", flush=True)
+        yield [_crowd_table(found, options.seeds)], found
+
+
+def _crowd_table(found: Mapping[str, Mapping[str, float]], seeds: Sequence[int]) -> Table:
+    rows = []
     for children in CROWDS:
-        found, clock = [], []
-        for seed in options.seeds:
-            words = (ENV, *BETTER, "--every", CROWD_EVERY, "--exchanges", CROWD_EXCHANGES)
-            whole = (*words, "--seed", seed, *settings(_crowd_settings(children)))
-            run = averaged(path / f"crowd-{children}-{seed}", whole, children, 1, TIMEOUT)
-            rows_ = run.metrics()
-            first = next(row for row in rows_ if _all_there(row, children))
-            last = rows_[-1]
-            steps = last["steps"] - first["steps"]
-            clock.append((last["seconds"] - first["seconds"]) / steps * 1e6)  # without any start-up
-            found.append(ended(run)["mean"])
-            print(f"{children} children, seed {seed}: {found[-1]:.1f}, {clock[-1]:.0f} us/step", flush=True)
-        means = f"{statistics.median(found):.1f} ({min(found):.1f} to {max(found):.1f})"
-        rows.append((str(children), means, f"{statistics.median(clock):.0f}"))
-        numbers[str(children)] = {"means": found, "clock": clock}
-    columns = ("children", "mean return", "microseconds a step")
-    return [Table("More children, the same number of steps", columns, rows)], numbers
-
-
-def _crowd_settings(children: int) -> dict[str, object]:
-    return {
-        "algo.learning_rate": CROWD_RATE * max(1.0, children / 2),
-        "run.mode": "sync",
-    }
+        ran = [found[key] for seed in seeds if (key := f"{children} {seed}") in found]
+        if ran:
+            means = [run["mean"] for run in ran]
+            spread = f"{statistics.median(means):.1f} ({min(means):.1f} to {max(means):.1f})"
+            clock = statistics.median(run["clock"] for run in ran)
+            rows.append((str(children), f"{CROWD_RATE * children**CROWD_POWER:.2g}", spread, f"{clock:.0f}"))
+    columns = ("children", "first rate", "mean return", "microseconds a step")
+    return Table("More children, the same number of steps", columns, rows)
 
 
 def _all_there(row: Mapping[str, Any], children: int) -> bool:
@@ -299,8 +305,8 @@ def _picture(results: Mapping[str, Any]) -> Figure:
     curves.set_xlabel("exchanges")
     if results.get("grid") or results.get("better"):
         curves.legend(frameon=False, fontsize=7)
-    for children, found in results.get("crowd", {}).items():
-        crowd.scatter([int(children)] * len(found["means"]), found["means"], color=BLUE, s=16)
+    for key, found in results.get("crowd", {}).items():
+        crowd.scatter(int(key.split()[0]), found["mean"], color=BLUE, s=16)
     crowd.set_title("the same number of steps by more children: mean return")
     crowd.set_xlabel("children")
     for axes in (curves, crowd):
