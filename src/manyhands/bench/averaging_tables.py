@@ -52,7 +52,9 @@ CHILD: dict[str, tuple[object, ...]] = {
 """How children learn in the grid: as published, and in the best cell by our favourite as well, whose lanes
 are spread over as many processes."""
 GRID = (("ppo", *BEST_CELL), ("a3c", *BEST_CELL), *(("a3c", *c) for c in PUBLISHED_GRID if c != BEST_CELL))
-BETTER = ("--algo", "ppo", *SLOWING, "--alpha", 0.5, "--beta", 0.5)
+BETTER = ("--algo", "ppo", "--alpha", 0.5, "--beta", 0.5)
+STEADY = (*BETTER, *SLOWING)
+"""Whose last agent is a steady one, though it comes later."""
 BETTER_EXCHANGES = EXCHANGES // 4
 GOAL = 250.0
 """What `better` is to reach."""
