@@ -103,4 +103,8 @@ def averaged(
         network.start_parent(*words, "--listen", "127.0.0.1:0")
         for number in range(children):
             network.start_child(f"child-{number}", "--cores", cores, "--quiet", *extra)
-        return network.wait(timeout, every_child=True)
+        run = network.wait(timeout, every_child=True)
+        for child in network.children.values():  # who have heard of it and tidy up
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE)
+        return run
