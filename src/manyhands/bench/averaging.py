@@ -29,7 +29,7 @@ from manyhands.bench.averaging_tables import (
     EXCHANGES,
     PUBLISHED_GRID,
     ROUNDS,
-    STEADY,
+    SLOWING,
     TIMEOUT,
     UNTESTED,
     a3c,
@@ -84,14 +84,14 @@ NOTES = (
     "episodes of eight cores in the table above; a3c, and for the best cell ppo as well. Reached: when its "
     "mean was first as high and its deviation as small as published.",
     f"better: {' '.join(map(str, BETTER))}, after {BETTER_EXCHANGES} exchanges.",
-    f"crowd: {' '.join(map(str, STEADY))} with children of one core that exchange every "
+    f"crowd: {' '.join(map(str, (*BETTER, *SLOWING)))} with children of one core that exchange every "
     f"{CROWD_EVERY} steps, {CROWD_EXCHANGES} exchanges in all, so the same number of steps for any number of "
     "children. Rates of learning grow with their number to the power of two thirds. A child plays and learns "
     "in turns (run.mode=sync), so it keeps one core busy.",
     "swarm: children in one process, each with a CartPole-v1 of its own that it plays at random, and an "
     "exchange after every episode; round trips as they see them.",
-    f"formats: {' '.join(map(str, STEADY))}, after {BETTER_EXCHANGES} exchanges.",
-    "slow: as formats, with every byte of every child 200 ms late each way and one packet in a hundred lost, "
+    "formats: as better.",
+    "slow: as better, with every byte of every child 200 ms late each way and one packet in a hundred lost, "
     "by a proxy: namespaces could be made here, but the kernel has no netem to delay and lose packets.",
     "hogwild: steps/s of A3C with one process and with two, in turns, and what each process holds.",
     "open: two children of one core, the last agent.",
@@ -127,7 +127,17 @@ def _crowd(path: Path, options: argparse.Namespace) -> Iterator[Measured]:
             continue
         rate = CROWD_RATE * children**CROWD_POWER
         chosen = settings({"algo.learning_rate": f"{rate:.2g}", "run.mode": "sync"})
-        words = (ENV, *STEADY, "--every", CROWD_EVERY, "--exchanges", CROWD_EXCHANGES, "--seed", seed)
+        words = (
+            ENV,
+            *BETTER,
+            *SLOWING,
+            "--every",
+            CROWD_EVERY,
+            "--exchanges",
+            CROWD_EXCHANGES,
+            "--seed",
+            seed,
+        )
         run = averaged(path / f"crowd {key}", (*words, *chosen), children, 1, TIMEOUT)
         rows = run.metrics()
         first, last = next(row for row in rows if _all_there(row, children)), rows[-1]
@@ -195,7 +205,7 @@ def _formats(path: Path, options: argparse.Namespace) -> Measured:
     for how in FORMATS:
         means, sizes = [], []
         for seed in options.seeds:
-            words = (ENV, *STEADY, "--exchanges", BETTER_EXCHANGES, "--seed", seed, "--format", how)
+            words = (ENV, *BETTER, "--exchanges", BETTER_EXCHANGES, "--seed", seed, "--format", how)
             run = averaged(path / f"{how}-{seed}", words, CHILDREN, 1, TIMEOUT)
             children = run.status()["children"].values()
             received = sum(child["bytes_in"] for child in children)
@@ -212,7 +222,7 @@ def _slow(path: Path, options: argparse.Namespace) -> Measured:
     rows, numbers = [], {}
     for seed in options.seeds:
         with Network(path / f"slow-{seed}") as network:
-            words = (ENV, *STEADY, "--exchanges", BETTER_EXCHANGES, "--seed", seed)
+            words = (ENV, *BETTER, "--exchanges", BETTER_EXCHANGES, "--seed", seed)
             network.start_parent(*words, "--listen", "127.0.0.1:0")
             wire = SlowWire(int(network.address.rpartition(":")[2]), DELAY, LOSS)
             network.address = wire.address

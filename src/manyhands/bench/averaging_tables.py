@@ -53,8 +53,6 @@ CHILD: dict[str, tuple[object, ...]] = {
 are spread over as many processes."""
 GRID = (("ppo", *BEST_CELL), ("a3c", *BEST_CELL), *(("a3c", *c) for c in PUBLISHED_GRID if c != BEST_CELL))
 BETTER = ("--algo", "ppo", "--alpha", 0.5, "--beta", 0.5)
-STEADY = (*BETTER, *SLOWING)
-"""Whose last agent is a steady one, though it comes later."""
 BETTER_EXCHANGES = EXCHANGES // 4
 GOAL = 250.0
 """What `better` is to reach."""
