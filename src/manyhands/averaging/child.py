@@ -1,5 +1,6 @@
 """A child: trains by itself with any algorithm, and exchanges weights with its parent now and then."""
 
+import math
 import random
 import secrets
 import socket
@@ -31,8 +32,6 @@ ANSWER_TIMEOUT = 60.0
 """Seconds after which an exchange without an answer counts as a lost connection."""
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 """Seconds between two attempts to come back."""
-PATIENCE = 3600.0
-"""Seconds after which a child that has lost its parent stops looking for it."""
 RECENT = 100
 """Episodes in the mean of recent returns."""
 MAX_WELCOME = wire.MAX_MESSAGE
@@ -89,8 +88,9 @@ class Link:
         name: str,
         token: str = "",
         authority: Path | None = None,
-        patience: float = PATIENCE,
+        patience: float = math.inf,
     ) -> None:
+        """`patience`: seconds after which a child that has lost its parent stops looking for it."""
         self.url, self.name, self.token, self.patience = url, name, token, patience
         self.life = secrets.token_hex(8)
         self.tls = client_tls(url, authority)
@@ -313,9 +313,7 @@ def own_config(welcome: Welcome, cores: int, seed: int) -> Config:
     collect = config.collect
     if isinstance(config.algo, HogwildConfig):
         collect = replace(collect, shards=cores)
-    elif (
-        not isinstance(config.algo, DqnConfig) and cores > collect.shards
-    ):  # a dqn's lanes are in its network
+    elif cores > collect.shards and not isinstance(config.algo, DqnConfig):  # whose network knows its lanes
         collect = replace(collect, shards=cores, lanes=max(1, collect.shards * collect.lanes // cores))
     run = replace(
         config.run,

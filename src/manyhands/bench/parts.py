@@ -68,9 +68,9 @@ def measure(
 
 def _as_measured(notes: Sequence[str], found: Mapping[str, Any]) -> list[str]:
     """A note that begins with a part's name is of that part, and says how it was when it was measured."""
-    kept = {name for name, part in found.items() if "notes" in part}
+    kept = {name: part["notes"] for name, part in found.items() if "notes" in part}
     others = [note for note in notes if note.partition(":")[0] not in kept]
-    return [*others, *(note for name in kept for note in found[name]["notes"])]
+    return [*others, *(note for own in kept.values() for note in own)]
 
 
 def side_by_side(jobs: Mapping[tuple[Any, ...], Callable[[], Any]]) -> dict[tuple[Any, ...], Any]:
