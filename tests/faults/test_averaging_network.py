@@ -200,7 +200,7 @@ def test_a_second_child_of_one_name_is_sent_away(network: Network) -> None:
 
 
 def test_a_child_that_is_slower_than_its_parents_patience_comes_back_and_is_heard(network: Network) -> None:
-    begin(network, "--silence", 1, "--every", 30_000)
+    begin(network, "--silence", 1, "--every", 150_000)
     network.start_child("one", "--cores", 1)
     wait_for(lambda: "one was sent away: said nothing for too long" in network.said("parent"))
     wait_for(
