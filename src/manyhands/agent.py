@@ -14,6 +14,9 @@ from manyhands.policy import ActionSpec
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.store import Run
 
+JUDGED_SEED = 1_000_000
+"""Of the episodes that judge an agent, unless another is asked for; far from those of training."""
+
 
 @dataclass(frozen=True)
 class Agent:
@@ -27,10 +30,11 @@ class Agent:
     noise: np.random.Generator
 
     def act(self, obs: Any, sample: bool = False) -> Any:
-        """The best action for one observation, or a sampled one, as which some agents are meant to play."""
+        """The best action for one observation, or a sampled one; some agents are meant to play by chance."""
         row = self._row(obs)
         outputs = self.actor.forward(row, "policy")
-        noise = self.action.noise(self.noise, 1) if sample or self.action.by_chance else None
+        chance = self.action.chance(sample)
+        noise = chance * self.action.noise(self.noise, 1) if chance else None
         strays = spread(self.actor, self.action, row)
         return self.decode(self.action.choose(outputs, strays, noise))[0]
 
@@ -76,7 +80,7 @@ def from_checkpoint(checkpoint: Checkpoint, env: envs.Env, name: str) -> Agent:
 def judge(
     run: Run,
     episodes: int,
-    seed: int,
+    seed: int = JUDGED_SEED,
     sample: bool = False,
     which: str | None = None,
     callable_env: envs.MakeEnv | None = None,

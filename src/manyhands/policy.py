@@ -228,7 +228,8 @@ class ActionSpec:
       often each lane of the run ignores that. With `dueling` the head's last output is the state's value,
       the others what each choice adds to it. When judged, an agent ignores it with probability `epsilon`.
 
-    When judged, an agent takes the likeliest action, or with `sampled` any, as it does when it learns.
+    When judged, an agent takes the likeliest action, or with a `temperature` any, the more so the hotter it
+    is; at 1 as it does when it learns.
     """
 
     kind: Literal["categorical", "gaussian", "values"]
@@ -239,12 +240,11 @@ class ActionSpec:
     state_std: bool = False
     dueling: bool = False
     epsilon: float = 0.0
-    sampled: bool = False
+    temperature: float = 0.0
 
-    @property
-    def by_chance(self) -> bool:
-        """Whether a judged agent needs noise."""
-        return self.sampled or self.epsilon > 0
+    def chance(self, sample: bool) -> np.float32:
+        """How much of its noise a judged agent has: with `sample` all of it, as when it learns."""
+        return np.float32(1.0 if sample or self.epsilon > 0 else self.temperature)
 
     @property
     def outputs(self) -> int:
@@ -288,7 +288,7 @@ class ActionSpec:
             state_std=plain.get("state_std", False),
             dueling=plain.get("dueling", False),
             epsilon=plain.get("epsilon", 0.0),
-            sampled=plain.get("sampled", False),
+            temperature=plain.get("temperature", 0.0),
         )
 
     def noise(self, rng: np.random.Generator, steps: int) -> Float32:

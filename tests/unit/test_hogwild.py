@@ -314,17 +314,25 @@ def test_a_shared_memory_that_cannot_be_is_refused(layer: dict[str, Any], said: 
         plan(resolve("CartPole-v1", "adqn", overrides=({"algo": {"warmup": 2000}}, layer)))
 
 
+def test_a_parent_has_room_for_what_its_children_remember() -> None:
+    large = resolve("CartPole-v1", "adqn", overrides=({"algo": {"memory": 10**12}},))
+    assert plan(large, learns_here=False).config == large
+
+
 def test_an_agent_is_judged_by_sampling_where_its_settings_say_so() -> None:
     planned = plan(resolve("LunarLander-v3", "a3c"))
+    first = planned.first_weights()
+    sharper = replace(first, vector=10 * first.vector)
     assert planned.spaces.action == ActionSpec.from_json(planned.spaces.action.to_json())
 
     def returns(action: ActionSpec, sample: bool) -> tuple[float, ...]:
         player = Player(planned.config.env, planned.spec, action)
         try:
-            return player.play(planned.first_weights(), 2, 5, sample).returns
+            return player.play(sharper, 2, 5, sample).returns
         finally:
             player.close()
 
-    likeliest = replace(planned.spaces.action, sampled=False)
-    assert returns(planned.spaces.action, False) == returns(likeliest, True)
-    assert returns(planned.spaces.action, False) != returns(likeliest, False)
+    cold, warm, hot = (replace(planned.spaces.action, temperature=degree) for degree in (0.0, 0.6, 1.0))
+    assert planned.spaces.action == warm
+    assert len({returns(action, False) for action in (cold, warm, hot)}) == 3
+    assert len({returns(action, True) for action in (cold, warm, hot)} | {returns(hot, False)}) == 1

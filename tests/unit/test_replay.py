@@ -256,6 +256,7 @@ def test_a_memory_that_does_not_fit_is_refused_with_one_that_does(monkeypatch: p
         fits = int(re.findall(r"memory=(\d+)", str(refused.value))[0])
         check_memory(DqnConfig(memory=fits), layout, 2)
     check_memory(DqnConfig(memory=10**16, memory_on_disk=True), layout, 2)
+    check_memory(DqnConfig(memory=10**16), layout, 2, here=False)
     with pytest.raises(UsageError, match="2 lanes of 4 steps need at least 16"):
         check_memory(DqnConfig(memory=15, batch=8), layout, 2)
 

@@ -277,13 +277,14 @@ class A3cConfig(HogwildConfig):
     limit_ends: bool = False
     """Nothing is expected after an episode that a time limit has cut, as if it had ended by itself; so
     nothing is gained by waiting for the limit."""
-    sampled: bool = False
-    """Agents are judged as they learned, by sampling from their policy, not by their likeliest actions."""
+    temperature: float = 0.0
+    """How agents are judged: by their likeliest actions (0), as they learned (1), or between the two, by
+    sampling from their policy sharpened, its logits divided by this."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         not_negative(self, "algo", "entropy", "value_weight")
-        unit(self, "algo", "gae_lambda")
+        unit(self, "algo", "gae_lambda", "temperature")
 
 
 MARGIN = 256

@@ -199,15 +199,15 @@ class Replay:
             self.tree.put(np.arange(self.tree.size), drawable)
 
 
-def check_memory(algo: DqnConfig, layout: Layout, shards: int) -> None:
-    """Refuses a replay memory that is too small for its rollouts or too large for this machine."""
+def check_memory(algo: DqnConfig, layout: Layout, shards: int, here: bool = True) -> None:
+    """Refuses a replay memory that is too small for its rollouts or, if it is to be `here`, too large."""
     lanes = shards * layout.lanes
     least = 2 * layout.steps * lanes
     if algo.memory < least:
         raise UsageError(
             f"algo.memory is {algo.memory}; {lanes} lanes of {layout.steps} steps need at least {least}"
         )
-    if not algo.memory_on_disk:
+    if here and not algo.memory_on_disk:
         rows = lanes * slots(layout, shards, algo.memory, algo.n_step)
         spare = lanes * (slots(layout, shards, 0, algo.n_step) + 1)
         check_room(rows, spare, row_shape(layout), layout.obs_dtype)

@@ -61,7 +61,7 @@ class Player:
         """`episodes` whole episodes, counted from `first`."""
         self.actor.load(weights.vector)
         strays = spread(self.actor, self.action, self.obs)
-        sample = sample or self.action.by_chance
+        chance = self.action.chance(sample)
         lanes = min(len(self.envs), episodes)
         playing = list(range(lanes))  # which episode each lane plays; -1 when there is none left
         returns, lengths = [0.0] * episodes, [0] * episodes
@@ -70,10 +70,10 @@ class Player:
         while left:
             outputs = self.actor.forward(self.obs, "policy")
             noise: Float32 | None = None
-            if sample:
+            if chance:
                 noise = np.zeros((len(self.obs), self.action.noises), np.float32)
                 for lane in range(lanes):
-                    noise[lane] = self.action.noise(streams[lane], 1)[0]
+                    noise[lane] = chance * self.action.noise(streams[lane], 1)[0]
             actions = self.decode(self.action.choose(outputs, strays, noise))
             busy = [lane for lane, episode in enumerate(playing) if episode >= 0]
             envs.start([self.envs[lane] for lane in busy], [actions[lane] for lane in busy])
