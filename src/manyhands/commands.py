@@ -17,7 +17,7 @@ from rich.table import Table
 from manyhands.cli import BENCHES
 from manyhands.errors import RunError, UsageError, near
 from manyhands.runs import store
-from manyhands.settings import parse_override, resolve
+from manyhands.settings import parse_override, read_yaml, resolve
 
 WIDE = 200
 """Columns of a table that does not go to a terminal."""
@@ -102,12 +102,13 @@ def _name_at_broker(text: str) -> str:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    from manyhands.agent import judge
+    from manyhands.agent import JUDGED_SEED, judge
 
     if options.episodes < 1:
         raise UsageError(f"--episodes is {options.episodes}; it must be 1 or more")
     found = store.find(options.run)
-    result, solved_at = judge(found, options.episodes, options.seed, options.sample, options.which)
+    seed = JUDGED_SEED if options.seed is None else options.seed
+    result, solved_at = judge(found, options.episodes, seed, options.sample, options.which)
     summary = result.summary(solved_at)
     if options.json:
         print(json.dumps(summary))
@@ -198,7 +199,7 @@ def runs(options: argparse.Namespace) -> None:
         table.add_column(heading, justify="right" if heading in ("steps", "time", "best test") else "left")
     for item in found:
         config, status = item.config(), item.status()
-        best = status.get("best_mean")
+        best = status.get("best_mean", status.get("last_mean"))  # a parent judges its last agent alone
         table.add_row(
             item.name,
             config.env.id,
@@ -226,10 +227,10 @@ def show(options: argparse.Namespace) -> None:
 
     found = store.find(options.run)
     status = found.status()
-    print(yaml.safe_dump(found.config().to_plain(), sort_keys=False), end="")
-    print("result:")
-    for name, value in status.items():
-        print(f"  {name}: {value}")
+    shown: dict[str, Any] = found.config().to_plain()
+    if (found.path / store.AVERAGING).exists():
+        shown["averaging"] = read_yaml(found.path / store.AVERAGING)
+    print(yaml.safe_dump({**shown, "result": status}, sort_keys=False), end="")
     if not found.metrics():
         print("No metrics yet, so no learning curve.")
         return
@@ -241,8 +242,10 @@ def show(options: argparse.Namespace) -> None:
 
 def sweep(options: argparse.Namespace) -> None:
     from manyhands.averaging.sweep import main as sweep_averaging
+    from manyhands.signals import interruptible
 
-    sweep_averaging(options.rest)
+    with interruptible():
+        sweep_averaging(options.rest)
 
 
 def bench(options: argparse.Namespace) -> None:
@@ -251,5 +254,8 @@ def bench(options: argparse.Namespace) -> None:
             f"there is no benchmark {options.bench!r}; there are {', '.join(BENCHES)}"
             f"{near(options.bench, BENCHES)}"
         )
+    from manyhands.signals import interruptible
+
     module: Any = importlib.import_module(f"manyhands.bench.{options.bench}")
-    module.main(options.rest)
+    with interruptible():
+        module.main(options.rest)

@@ -35,7 +35,8 @@ class Plan:
         return Weights(0, vector, self.spec.schema)
 
 
-def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
+def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: bool = True) -> Plan:
+    """A run that `learns_here` must find room in this machine's memory; a parent's children are elsewhere."""
     env = envs.make(config.env, callable_env)
     try:
         found = envs.describe(env)
@@ -53,7 +54,7 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
         stack=spaces.obs.stack,
     )
     if isinstance(config.algo, DqnConfig):
-        check_memory(config.algo, layout, config.collect.shards)
+        check_memory(config.algo, layout, config.collect.shards, learns_here)
         spec = q_network(config.net, spaces, config.collect.shards * config.collect.lanes)
     elif isinstance(config.algo, AdqnConfig):
         spec = q_network(config.net, spaces, 1)
@@ -64,21 +65,27 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None) -> Plan:
         hogwild = Hogwild(config.collect.shards, config.run.algo, asdict(config.algo))
     task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes, hogwild)
     if hogwild is not None:
-        _check_hogwild(config, spaces, task)
+        _check_hogwild(config, spaces)
+        if learns_here:
+            _check_room(config, task)
     return Plan(config, spaces, task, solved_at, callable_env)
 
 
-def _check_hogwild(config: Config, spaces: envs.Spaces, task: Task) -> None:
+def _check_hogwild(config: Config, spaces: envs.Spaces) -> None:
     name = config.run.algo
     if spaces.obs.image:
         raise UsageError(f"{name} learns with dense networks, and {config.env.id} shows pictures")
     if config.net.normalise or config.net.state_std:
         raise UsageError(f"{name} knows neither net.normalise nor net.state_std; leave them out")
+
+
+def _check_room(config: Config, task: Task) -> None:
     wanted, room = SharedMemory.size(task), free_memory()
     if wanted > RESERVE * room:
+        largest = "algo.memory (steps of each core)" if isinstance(config.algo, AdqnConfig) else "net.hidden"
         raise UsageError(
-            f"the cores of {name} would share {wanted / 1e9:.1f} GB, and {room / 1e9:.1f} GB are free; "
-            "make algo.memory (steps of each core) smaller"
+            f"the cores of {config.run.algo} would share {wanted / 1e9:.1f} GB, and {room / 1e9:.1f} GB are "
+            f"free; make {largest} smaller"
         )
 
 
@@ -94,7 +101,7 @@ def _way_to_act(config: Config, space: ActionSpec) -> ActionSpec:
             return replace(space, kind="values")
         return replace(space, kind="values", dueling=config.algo.dueling, epsilon=config.algo.epsilon_test)
     if isinstance(config.algo, A3cConfig):
-        space = replace(space, sampled=config.algo.sampled)
+        space = replace(space, temperature=config.algo.temperature)
     if space.kind == "gaussian":
         return replace(space, squash=config.net.squash, state_std=config.net.state_std)
     return space

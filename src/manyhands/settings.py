@@ -101,11 +101,13 @@ def resolve(
     algo: str | None = None,
     file: Path | None = None,
     overrides: tuple[Mapping[str, Any], ...] = (),
+    default_algo: str | None = None,
 ) -> Config:
     """Recipe (or general settings), then the config file, then overrides; later ones win."""
     given = merge(read_yaml(file) if file else {}, *overrides)
     if algo is None:
-        algo = given.get("run", {}).get("algo") if isinstance(given.get("run"), Mapping) else None
+        algo = given["run"].get("algo") if isinstance(given.get("run"), Mapping) else None
+        algo = default_algo if algo is None else algo
     check_sections(given)
     base: Mapping[str, Any] = {}
     if algo is None or (isinstance(algo, str) and algo in ALGORITHMS):

@@ -1,28 +1,58 @@
-"""Ctrl-C and SIGTERM as a polite request."""
+"""Ctrl-C, SIGTERM and a terminal that is closed, as a polite request."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
+
+HANGUP: tuple[int, ...] = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()
 
 
 @contextmanager
 def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM call `stop`; a second Ctrl-C interrupts at once. Only a main thread gets signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """All of them call `stop`; a second Ctrl-C interrupts at once."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop()
+        if number in HANGUP:
+            _say_no_more()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    with _handled(handle, signal.SIGINT, signal.SIGTERM, *HANGUP):
+        yield
+
+
+def _say_no_more() -> None:
+    """The terminal is gone, and writing to it would fail in the middle of saving."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if os.isatty(stream):
+            os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """What would end a program at once is a Ctrl-C, so that it ends what it started."""
+    with _handled(signal.default_int_handler, signal.SIGTERM, *HANGUP):
+        yield
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], Any], *numbers: int) -> Iterator[None]:
+    """Only a main thread gets signals; a hang-up that is ignored (nohup) stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {n: old for n, old in before.items() if n not in HANGUP or old is not signal.SIG_IGN}
     for number in before:
-        signal.signal(number, handle)
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)

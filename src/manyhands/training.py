@@ -174,9 +174,9 @@ def _execute(
         counts = executor.counts
         status = "solved" if counts.solved else "stopped" if executor.stopping else "finished"
     finally:
-        view.stop()
         log.close()
         run.save_status(_status(executor, status))
+        view.stop()
     view.end(run, executor)
     return executor
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -227,11 +228,21 @@ def test_kill_9_of_the_whole_group_then_resume_gives_the_same_weights(
     assert steps == sorted(steps), "rows after the checkpoint must not be there twice"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def hears_hangups() -> None:
+    """Even where these tests run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_saves_says_how_to_resume_and_leaves_no_process(tmp_path: Path, number: int) -> None:
     run = tmp_path / "run"
     process = subprocess.Popen(
-        command(run, *SLOW_RUN), env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
+        command(run, *SLOW_RUN),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hears_hangups,
     )
     wait_for((run / "checkpoints" / "last.safetensors").exists)
     children = workers_of(process.pid)
@@ -242,6 +253,29 @@ def test_ctrl_c_saves_says_how_to_resume_and_leaves_no_process(tmp_path: Path, n
     assert f"manyhands train --resume {run}" in said
     assert not any(child.is_running() for child in children)
     assert Run(run).status()["status"] == "stopped"
+
+
+def test_a_closed_terminal_saves_all_the_same(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    keyboard, screen = os.openpty()
+    process = subprocess.Popen(
+        command(run, *SLOW_RUN), env=environment(), stdout=screen, stderr=screen, preexec_fn=hears_hangups
+    )
+    os.close(screen)
+    drained = threading.Thread(target=drain, args=(keyboard,), daemon=True)
+    drained.start()
+    wait_for((run / "checkpoints" / "last.safetensors").exists)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.05)
+    os.close(keyboard)
+    assert process.wait(20) == 0
+    assert Run(run).status()["status"] == "stopped"
+
+
+def drain(terminal: int) -> None:
+    with suppress(OSError):
+        while os.read(terminal, 65536):
+            pass
 
 
 def test_workers_do_not_outlive_a_killed_executor_even_inside_a_hung_step(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def _draw_returns(axes: Axes, progress: list[Row], tests: list[Row], goal: float
         *_columns(training, "steps", "return_mean"),
         color=BLUE,
         linewidth=1.6,
-        label="training, mean of the last 100 episodes",
+        label="training, mean of the last 100 episodes"
+        + (" of each child" if "children" in progress[-1] else ""),
     )
     if tests:
         steps, mean, sd = _columns(tests, "steps", "test_mean", "test_sd")

@@ -24,6 +24,8 @@ HOME = Path("runs")
 LAST, BEST = "last", "best"
 AVERAGING = "averaging.yaml"
 """How a parent averages; a run that has this file is a parent's."""
+DOOR = "door.yaml"
+"""Where it listens and whom it lets in."""
 
 
 @dataclass(frozen=True)

@@ -49,15 +49,17 @@ class View:
         self.config, self.solved_at, self.run = config, solved_at, run
         if self.quiet:
             return
-        goal = f", solved at {solved_at:g}" if solved_at is not None else ""
-        self.console.print(
-            f"{config.env.id} with {config.run.algo}, {config.run.mode}, seed {config.run.seed}"
-            f"{goal}; run in {run.path}",
-            soft_wrap=True,
-        )
+        if opening := self.opening(run):
+            self.console.print(opening, soft_wrap=True)
         if self.console.is_terminal:
             self.live = Live(Text("starting the workers"), console=self.console, refresh_per_second=8)
             self.live.start()
+
+    def opening(self, run: Run) -> str:
+        config = self.config
+        goal = f", solved at {self.solved_at:g}" if self.solved_at is not None else ""
+        how = f"{config.run.algo}, {config.run.mode}, seed {config.run.seed}"
+        return f"{config.env.id} with {how}{goal}; run in {run.path}"
 
     def progress(self, row: Mapping[str, Any], executor: "Executor") -> None:
         self.latest = row
@@ -78,10 +80,10 @@ class View:
             return
         speed = self._speed(executor.counts.steps)
         if self.live is not None:
-            self.live.update(self._panel(executor, speed))
+            self.live.update(self.panel(executor, speed))
         elif time.monotonic() - self.last_line >= LINE_INTERVAL:
             self.last_line = time.monotonic()
-            print(self._line(executor, speed), flush=True)
+            print(self.line(executor, speed), flush=True)
 
     def _speed(self, steps: int) -> float:
         now = time.monotonic()
@@ -92,12 +94,12 @@ class View:
         (before, first), last = self.marks[0], self.marks[-1][1]
         return (last - first) / (now - before) if now > before else 0.0
 
-    def _line(self, executor: "Executor", speed: float) -> str:
+    def line(self, executor: "Executor", speed: float) -> str:
         counts = executor.counts
         return (
             f"{counts.seconds:6.1f} s  {counts.steps:>9,} steps  {speed:>7,.0f} steps/s  "
-            f"return {_number(counts.recent_mean):>7}  test {_number(counts.last_mean):>7}  "
-            f"best {_number(counts.best_mean):>7}  "
+            f"return {number(counts.recent_mean):>7}  test {number(counts.last_mean):>7}  "
+            f"best {number(counts.best_mean):>7}  "
             f"workers {len(executor.channel.workers())}  lag {executor.lag:g}  {self._queued(executor)}"
             f"collect {counts.collecting:.0f} wait {counts.waiting:.0f} "
             f"learn {counts.learning:.0f} test {counts.testing:.0f} s"
@@ -107,7 +109,7 @@ class View:
         backlog = executor.channel.backlog()
         return "" if backlog is None else f"queue {backlog}  "
 
-    def _panel(self, executor: "Executor", speed: float) -> Panel:
+    def panel(self, executor: "Executor", speed: float) -> Panel:
         counts, statuses = executor.counts, executor.channel.workers()
         booked = ("collecting", "waiting", "learning", "broadcasting", "testing")
         pairs = [
@@ -115,10 +117,10 @@ class View:
             ("steps/s", f"{speed:,.0f}"),
             ("episodes", f"{counts.episodes:,}"),
             ("time", f"{counts.seconds:.1f} s"),
-            ("return", _number(counts.recent_mean)),
-            ("last test", _number(counts.last_mean)),
-            ("best test", _number(counts.best_mean)),
-            ("goal", _number(self.solved_at)),
+            ("return", number(counts.recent_mean)),
+            ("last test", number(counts.last_mean)),
+            ("best test", number(counts.best_mean)),
+            ("goal", number(self.solved_at)),
             ("workers", str(len(statuses))),
             ("lag", f"{executor.lag:g}"),
             ("faults", str(counts.faults)),
@@ -128,24 +130,32 @@ class View:
         backlog = executor.channel.backlog()
         if backlog is not None:
             pairs.append(("data queue", f"{backlog:,}"))
-        wide = self.console.width >= WIDE
-        table = Table.grid(padding=(0, 1))
-        for _ in range(4 if wide else 2):
-            table.add_column(justify="right", style="dim", min_width=10)
-            table.add_column(min_width=14)
-        in_row = 4 if wide else 2
-        for start in range(0, len(pairs), in_row):
-            table.add_row(*(cell for pair in pairs[start : start + in_row] for cell in pair))
-        parts: list[Any] = [table, ProgressBar(total=self.config.run.steps, completed=counts.steps)]
+        parts: list[Any] = [
+            self.grid(pairs),
+            ProgressBar(total=self.config.run.steps, completed=counts.steps),
+        ]
         if any(status.host for status in statuses):
             parts.append(_worker_table(statuses, executor.weights.version))
         silent = [status for status in statuses if status.busy and status.quiet > 10]
         for status in silent:
             parts.append(Text(f"{status.name} has said nothing for {status.quiet:.0f} s", style="yellow"))
         title = f"{self.config.env.id}  {self.config.run.algo}  {self.config.run.mode}"
-        return Panel(
-            Group(*parts), title=title, subtitle="Ctrl-C stops and saves", width=WIDE if wide else None
-        )
+        return self.framed(parts, title, "Ctrl-C stops and saves")
+
+    def grid(self, pairs: Sequence[tuple[str, str]]) -> Table:
+        """Names and values, as many in a row as there is room for."""
+        in_row = 4 if self.console.width >= WIDE else 2
+        table = Table.grid(padding=(0, 1))
+        for _ in range(in_row):
+            table.add_column(justify="right", style="dim", min_width=10)
+            table.add_column(min_width=14)
+        for start in range(0, len(pairs), in_row):
+            table.add_row(*(cell for pair in pairs[start : start + in_row] for cell in pair))
+        return table
+
+    def framed(self, parts: Sequence[Any], title: str, subtitle: str) -> Panel:
+        width = WIDE if self.console.width >= WIDE else None
+        return Panel(Group(*parts), title=Text(title), subtitle=subtitle, width=width)
 
     def stop(self) -> None:
         if self.live is not None:
@@ -157,19 +167,17 @@ class View:
             return
         counts = executor.counts
         spent = f"{counts.steps:,} steps and {counts.seconds:.1f} s"
-        test = f"test mean {_number(counts.last_mean)}"
+        test = f"test mean {number(counts.last_mean)}"
         if executor.stopping:
             print(f"Stopped after {spent}; saved in {run.path}. Go on: manyhands train --resume {run.path}")
             return
         if counts.solved:
             whole = (
-                f"best test mean {_number(counts.best_mean)}"
-                if executor.config.run.until == "steps"
-                else test
+                f"best test mean {number(counts.best_mean)}" if executor.config.run.until == "steps" else test
             )
             print(f"Solved in {spent}: {whole}, goal {self.solved_at:g}.")
         elif self.solved_at is not None:
-            print(f"Not solved in {spent}: best test {_number(counts.best_mean)}, goal {self.solved_at:g}.")
+            print(f"Not solved in {spent}: best test {number(counts.best_mean)}, goal {self.solved_at:g}.")
         else:
             print(f"Finished after {spent}: {test}.")
         print(f"The run lies in {run.path}. Try next: manyhands eval {run.path}")
@@ -202,7 +210,7 @@ def _worker_table(statuses: Sequence[WorkerStatus], version: int) -> Table:
     return table
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     return f"{value:.1f}" if value is not None else "-"
 
 
