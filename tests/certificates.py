@@ -1,13 +1,13 @@
-"""Certificates for 127.0.0.1 that sign themselves, made by openssl."""
+"""Certificates that sign themselves, made by openssl."""
 
 import subprocess
 from pathlib import Path
 
 
-def self_signed(folder: Path, days: int = 2) -> tuple[Path, Path]:
+def self_signed(folder: Path, days: int = 2, host: str = "127.0.0.1") -> tuple[Path, Path]:
     """A certificate and its key; with negative `days` it has expired."""
     certificate, key, request, extension = (folder / f"tls.{end}" for end in ("pem", "key", "csr", "ext"))
-    extension.write_text("subjectAltName=IP:127.0.0.1\n")
+    extension.write_text(f"subjectAltName=IP:{host}\n")
     asked = [
         "req",
         "-newkey",

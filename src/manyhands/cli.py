@@ -90,7 +90,7 @@ def _add_train(commands: Any) -> None:
     train.add_argument(
         "--barrier",
         choices=("on", "off"),
-        help="a3c: whether cores wait for one another after every episode (default: on)",
+        help="a3c, adqn: whether cores wait for one another after every episode (default: on)",
     )
     train.add_argument(
         "--channel",
@@ -123,7 +123,7 @@ def _add_eval(commands: Any) -> None:
     judge = commands.add_parser("eval", help="play whole episodes with a run's agent and report the scores")
     judge.add_argument("run", metavar="RUN", help="a run's name or path")
     judge.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
-    judge.add_argument("--seed", type=int, default=1_000_000, help="of the episodes (default: 1000000)")
+    judge.add_argument("--seed", type=int, help="of the episodes (default: 1000000)")
     judge.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
     _add_which(judge)
     judge.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -193,30 +193,38 @@ def _add_parent(commands: Any) -> None:
     parent = commands.add_parser(
         "parent",
         help="average the weights of children on other machines",
-        description="Holds one network, and averages it with what its children send after every episode: "
-        "theta <- (1 - alpha) theta + alpha theta_child, and on the child's side the same with beta. "
-        "Children come and go as they like. Settings are those of `manyhands train`.",
+        description="Holds one network, and averages it with what its children send after every update, "
+        "which is an episode for a3c: theta <- (1 - alpha) theta + alpha theta_child, and on the child's "
+        "side the same with beta. Children come and go as they like. Settings are those of `train`. "
+        "Ctrl-C stops and saves; --resume goes on at the same address with the same token, and takes all "
+        "options but those of a new run (ENV, --algo, --set, --config, --seed, --name, --dir).",
     )
     parent.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
-    parent.add_argument("--algo", help="what the children learn with (default: a3c)")
+    parent.add_argument("--algo", help="what the children learn with, as in train (default: a3c)")
     parent.add_argument("--alpha", type=float, help="share of a child in the parent (default: 0.9)")
     parent.add_argument("--beta", type=float, help="share of the parent in a child (default: 0)")
     parent.add_argument("--exchanges", type=_whole, help="end after this many (default: 2000)")
-    parent.add_argument("--every", type=_whole, help="a child's steps between two (default: every update)")
+    parent.add_argument("--every", type=_whole, help="a child's steps between two (default: 0, every update)")
     parent.add_argument("--format", help="how weights travel: float32 (default), float16 or int8")
-    parent.add_argument("--max-step", type=float, help="how far one exchange may move the parent")
     parent.add_argument(
-        "--parent-hogwild", dest="hogwild", action="store_true", default=None, help="take no turns"
+        "--max-step", type=float, help="length of the step that one exchange may move it (default: 0, any)"
+    )
+    parent.add_argument(
+        "--parent-hogwild",
+        dest="hogwild",
+        action="store_true",
+        default=None,
+        help="let exchanges overwrite one another instead of taking turns",
     )
     parent.add_argument("--checkpoint-every", type=_whole, help="exchanges between two (default: 100)")
     parent.add_argument(
-        "--listen", default="127.0.0.1:8765", metavar="HOST:PORT", help="(default: 127.0.0.1:8765; 0: any)"
+        "--listen", metavar="HOST:PORT", help="(default: 127.0.0.1:8765; a port of 0 is any that is free)"
     )
     parent.add_argument("--token-file", type=Path, help="children must know its first line")
     parent.add_argument("--tls-cert", type=Path, help="speak TLS, with this certificate")
     parent.add_argument("--tls-key", type=Path, help="and this key")
     parent.add_argument(
-        "--silence", type=float, default=600.0, help="seconds after which a silent child is sent away (600)"
+        "--silence", type=float, help="seconds after which a silent child is sent away (default: 600)"
     )
     parent.add_argument("--seed", type=int, help="of the first weights (default: 0)")
     parent.add_argument("--name", help="a name for the run, under runs/")
@@ -237,14 +245,20 @@ def _add_child(commands: Any) -> None:
         description="Joins a parent, learns from it what to train, trains with all cores, and exchanges "
         "weights. It comes back by itself when the connection is lost; Ctrl-C ends it.",
     )
-    child.add_argument("url", metavar="URL", help="ws://host:8765, or wss:// for TLS")
-    child.add_argument("--cores", type=int, default=0, help="processes that train (default: all cores)")
+    child.add_argument("url", metavar="URL", help="ws://host:8765 (the default port), or wss:// for TLS")
+    child.add_argument("--cores", type=int, help="processes that train (default: all cores)")
     child.add_argument("--token-file", type=Path, help="the parent's token")
     child.add_argument(
         "--patience",
         type=float,
         default=3600.0,
-        help="seconds to look for a lost parent before ending (3600)",
+        help="seconds to look for a lost parent before ending (default: 3600)",
+    )
+    child.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        help="seconds to wait for a parent that is not there yet (default: 0)",
     )
     child.add_argument("--tls-ca", type=Path, help="a certificate to trust, such as the parent's own")
     child.add_argument("--name", help="how the parent calls this child (default: host and a few letters)")
@@ -261,9 +275,12 @@ def _add_child(commands: Any) -> None:
 
 def _whole(text: str) -> int:
     """Accepts 1000000, 1_000_000 and 1e6."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.5
     if not number.is_integer():
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(number)
 
 
@@ -289,12 +306,24 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         _leave(str(error), error.exit_code)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            sys.exit(1)
         if "--debug" in given:
             raise
         where = f": {error.filename}" if error.filename else ""
         _leave(f"{error.strerror or error}{where}", 1)
     except KeyboardInterrupt:
         _leave("interrupted", 130)
+
+
+def _nobody_reads() -> bool:
+    """Whether whoever read what this program prints has had enough, such as `head`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor complain at the end
+        return True
+    return False
 
 
 def _leave(message: str, code: int) -> NoReturn:

@@ -2,14 +2,18 @@
 
 import base64
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -20,11 +24,15 @@ from websockets.sync.client import ClientConnection, connect
 
 from manyhands import wire
 from manyhands.agent import judge
+from manyhands.averaging.books import Child
+from manyhands.averaging.keeper import mean_return
 from manyhands.averaging.maths import quantise
 from manyhands.averaging.network import Network, averaged
-from manyhands.averaging.protocol import PROTOCOL, message_limit
+from manyhands.averaging.parent import Parent
+from manyhands.averaging.protocol import PROTOCOL, message_limit, structure
 from manyhands.bench.slow_wire import SlowWire
 from manyhands.cli import main
+from manyhands.errors import RunError
 from manyhands.policy import NetSpec
 from manyhands.runs.store import LAST, Run
 
@@ -59,11 +67,11 @@ def begin(network: Network, *words: object, exchanges: int = LONG) -> None:
 
 @pytest.mark.parametrize("how", ["float32", "int8"])
 def test_children_train_and_their_weights_are_averaged(how: str, tmp_path: Path) -> None:
-    words = (ENV, "--exchanges", 500, "--alpha", 0.5, "--beta", 0.5, "--format", how, "--seed", 3)
-    run = averaged(tmp_path / "parent", (*words, "--checkpoint-every", 100), 2, 1, 120.0)
+    words = (ENV, "--algo", "ppo", "--exchanges", 100, "--alpha", 0.5, "--beta", 0.5, "--format", how)
+    run = averaged(tmp_path / "parent", (*words, "--every", 512, "--checkpoint-every", 20), 2, 1, 120.0)
     status = run.status()
     assert status["status"] == "finished"
-    assert status["exchanges"] == 500
+    assert status["exchanges"] == 100
     children = status["children"]
     assert set(children) == {"child-0", "child-1"}
     assert all(child["exchanges"] > 3 and child["refused"] == 0 for child in children.values())
@@ -72,13 +80,13 @@ def test_children_train_and_their_weights_are_averaged(how: str, tmp_path: Path)
     assert kept[0].startswith("exchange-000000")
     assert len(kept) >= 5
     first, last = (judge(run, 20, 1, which=name)[0].mean for name in ("exchange-000000", LAST))
-    assert last > first + 20
+    assert last > first + 200
     size = run.checkpoint(LAST).spec.size
     per_exchange = children["child-0"]["bytes_in"] / children["child-0"]["exchanges"]
     assert per_exchange == pytest.approx({"float32": 4, "int8": 1}[how] * size, abs=600)
     with pytest.raises(SystemExit):
         main(["train", "--resume", str(run.path)])
-    assert run.status()["exchanges"] == 500
+    assert run.status()["exchanges"] == 100
 
 
 @pytest.mark.parametrize("algo", ["ppo", "impala", "dqn", "adqn"])
@@ -102,13 +110,33 @@ def test_exchanges_may_overwrite_one_another(tmp_path: Path) -> None:
     assert (run.path / "plots" / "learning_curve.png").stat().st_size > 10_000
 
 
-def test_a_sweep_judges_every_cell(tmp_path: Path) -> None:
+def test_a_sweep_judges_every_cell_and_goes_on_with_those_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["--env", ENV, "--alpha", "0.5", "--beta", "0,1", "--exchanges", "6", "--children", "1"]
-    main(["sweep", "averaging", *words, "--cores", "1", "--episodes", "2", "--out", str(tmp_path)])
-    found = json.loads((tmp_path / "averaging-sweep.json").read_text())["results"]
-    assert set(found) == {"0.5 0", "0.5 1"}
-    assert [at for at, _ in found["0.5 0"]["0"]] == [0, 6]
+    sweep = ["sweep", "averaging", *words, "--cores", "1", "--episodes", "2", "--out", str(tmp_path)]
+    kept = tmp_path / "averaging-sweep.json"
+    main(sweep)
+    found = json.loads(kept.read_text())
+    assert set(found["results"]) == {"0.5 0", "0.5 1"}
+    assert [at for at, _ in found["results"]["0.5 0"]["0"]] == [0, 6]
     assert (tmp_path / "averaging-sweep.png").stat().st_size > 10_000
+    done = found["results"]["0.5 0"]
+    kept.write_text(json.dumps({**found, "results": {"0.5 0": done, "0.5 1": {}}}))
+    capsys.readouterr()
+    main([*sweep, "--go-on"])
+    said = capsys.readouterr().out
+    assert "1 of 2: " not in said
+    assert "2 of 2: alpha 0.5, beta 1, seed 0" in said
+    later = json.loads(kept.read_text())["results"]
+    assert later["0.5 0"] == done
+    assert later["0.5 1"]["0"]
+    with pytest.raises(SystemExit):
+        main(sweep)
+    assert "holds a sweep already; --go-on" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*sweep, "--algo", "ppo", "--go-on"])
+    assert "is of another sweep, with another --algo" in capsys.readouterr().err
 
 
 def test_a_killed_core_is_replaced_and_a_killed_machine_resumed(tmp_path: Path) -> None:
@@ -189,6 +217,74 @@ def test_a_killed_parent_is_resumed_and_its_children_come_back(network: Network)
     assert all(process.poll() is None for process in network.children.values())
 
 
+def test_a_resumed_parent_listens_where_it_did_and_demands_its_token(
+    network: Network, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("open sesame")
+    begin(network, "--token-file", token)
+    address, parent = network.address, network.parent
+    assert parent is not None
+    assert f"manyhands child {address} --token-file FILE" in network.said("parent")
+    parent.terminate()
+    assert parent.wait(30) == 0
+    assert network.start_parent("--resume", network.path) == address
+    network.start_child("thief", "--cores", 1)
+    assert network.children["thief"].wait(60) == 1
+    assert "its token is not the parent's" in network.said("thief")
+    network.start_child("friend", "--cores", 1, "--token-file", token)
+    wait_for(lambda: "friend joined" in network.said("parent"))
+
+
+def test_a_child_may_be_there_before_its_parent(network: Network) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    network.address = f"ws://127.0.0.1:{port}"
+    network.start_child("early", "--cores", 1, "--wait", 60)
+    network.start_parent(ENV, "--exchanges", 5, "--listen", f"127.0.0.1:{port}")
+    network.wait(60)
+    assert network.children["early"].wait(30) == 0
+    with pytest.raises(RunError, match="has made 5 exchanges; give more"):
+        network.start_parent("--resume", network.path)
+
+
+def test_what_a_lost_child_said_does_not_count_for_ever() -> None:
+    slow = Child("slow", connected=True, last=100, recent=50.0)
+    children = {"slow": slow, "gone": Child("gone", last=400, recent=10.0)}
+    parent = cast(Parent, SimpleNamespace(version=410, children=children))
+    assert mean_return(parent) == 30.0
+    parent.version = 500
+    assert mean_return(parent) == 50.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("exchanges", "working"), [(100_000, "--name child-0"), (2, "multiprocessing.spawn")]
+)
+def test_nothing_of_a_sweep_outlives_it(number: int, exchanges: int, working: str, tmp_path: Path) -> None:
+    words = ["--env", ENV, "--children", "1", "--cores", "1", "--exchanges", str(exchanges)]
+    words += ["--episodes", "1000000", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "manyhands.cli", "sweep", "averaging", *words]
+    sweep = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)})
+
+    def works() -> bool:
+        with suppress(psutil.NoSuchProcess):
+            below = psutil.Process(sweep.pid).children(recursive=True)
+            return any(working in " ".join(process.cmdline()) for process in below)
+        return False
+
+    try:
+        wait_for(works)
+        time.sleep(2.0)
+        started = psutil.Process(sweep.pid).children(recursive=True)
+        sweep.send_signal(number)
+        assert sweep.wait(30) == (130 if number == signal.SIGTERM else -number)
+        assert not psutil.wait_procs(started, timeout=15)[1]
+    finally:
+        sweep.kill()
+        sweep.wait()
+
+
 def test_a_second_child_of_one_name_is_sent_away(network: Network) -> None:
     begin(network)
     network.start_child("one", "--cores", 1)
@@ -200,13 +296,13 @@ def test_a_second_child_of_one_name_is_sent_away(network: Network) -> None:
 
 
 def test_a_child_that_is_slower_than_its_parents_patience_comes_back_and_is_heard(network: Network) -> None:
-    begin(network, "--silence", 1, "--every", 150_000)
+    begin(network, "--silence", 0.3, "--every", 50_000)
     network.start_child("one", "--cores", 1)
     wait_for(lambda: "one was sent away: said nothing for too long" in network.said("parent"))
     wait_for(
         lambda: "one joined" in network.said("parent") and network.run.checkpoint(LAST).weights.version >= 2
     )
-    assert "the parent is gone (said nothing for too long)" in network.said("one")
+    assert "the parent is gone: it sent this child away: said nothing for too long" in network.said("one")
 
 
 class Stranger:
@@ -227,7 +323,7 @@ class Stranger:
         self.hello()
         welcome = wire.decode(self.connection.recv(10), "welcome")
         spec = NetSpec.from_json(welcome.meta["spec"])
-        self.say("ready", spec.schema, {"spec": spec.to_json()})
+        self.say("ready", spec.schema, structure(spec, "float32"))
         return spec
 
     def exchange(self, spec: NetSpec, values: Any, steps: float = 1) -> None:
@@ -284,17 +380,31 @@ def test_those_who_misbehave_are_sent_away_by_name_and_others_are_unharmed(netwo
     twin.hello()
     assert "already" in twin.refusal()
 
-    other = Stranger(network, "other")
-    other.hello()
-    wire.decode(other.connection.recv(10), "welcome")
-    other.say("ready", "abc", {"spec": "another network"})
-    assert "its network differs: another network" in other.refusal()
-
     before = exchanges(network)["good"]
     wait_for(lambda: exchanges(network)["good"] > before + 5)
     assert network.children["good"].poll() is None
     vector = network.run.checkpoint(LAST).weights.vector
     assert np.isfinite(vector).all()
+
+
+def test_those_whose_weights_differ_hear_in_what(network: Network) -> None:
+    begin(network)
+    spec = Stranger(network).join()
+
+    def differ(name: str, schema: str, meta: dict[str, Any], said: str) -> None:
+        stranger = Stranger(network, name)
+        stranger.hello()
+        wire.decode(stranger.connection.recv(10), "welcome")
+        stranger.say("ready", schema, meta)
+        assert said in stranger.refusal()
+
+    same = structure(spec, "float32")
+    wide = structure(replace(spec, input_shape=(5,)), "float32")
+    differ("wide", "abc", wide, "network.input_shape.0 is 5 where the parent has 4")
+    differ("double", spec.schema, {**same, "dtype": "float64"}, "dtype is 'float64' where the parent has")
+    differ("half", spec.schema, {**same, "format": "float16"}, "format is 'float16' where the parent has")
+    differ("blank", spec.schema, {}, "network is None where the parent has")
+    differ("hash", "abc", same, "schema is 'abc' where the parent has")
 
 
 def test_one_child_cannot_move_the_parent_further_than_allowed(network: Network) -> None:
@@ -428,19 +538,45 @@ def test_tls(network: Network, tmp_path: Path) -> None:
     assert network.address.startswith("wss://")
     network.start_child("doubter", "--cores", 1)
     assert network.children["doubter"].wait(60) == 1
-    assert "certificate verify failed" in network.said("doubter")
+    assert "does not hold: self-signed certificate (if it is your own, give it" in network.said("doubter")
     assert "Traceback" not in network.said("doubter")
     network.start_child("trusting", "--cores", 1, "--tls-ca", certificate)
     network.wait(120)
 
 
-def test_a_certificate_that_has_expired_is_said(network: Network, tmp_path: Path) -> None:
-    certificate, key = self_signed(tmp_path, days=-1)
+@pytest.mark.parametrize(
+    ("days", "host", "said"),
+    [(-1, "127.0.0.1", "certificate has expired"), (2, "127.0.0.2", "is not valid for '127.0.0.1'")],
+)
+def test_a_certificate_that_does_not_hold_is_said(
+    network: Network, tmp_path: Path, days: int, host: str, said: str
+) -> None:
+    certificate, key = self_signed(tmp_path, days, host)
     begin(network, "--tls-cert", certificate, "--tls-key", key)
-    network.start_child("late", "--cores", 1, "--tls-ca", certificate)
-    assert network.children["late"].wait(60) == 1
-    assert "certificate has expired" in network.said("late")
-    assert len(network.said("late").strip().splitlines()) == 1
+    network.start_child("doubter", "--cores", 1, "--tls-ca", certificate)
+    assert network.children["doubter"].wait(60) == 1
+    assert said in network.said("doubter")
+    assert len(network.said("doubter").strip().splitlines()) == 1
+
+
+def test_a_child_without_tls_and_a_parent_with_it_hear_of_each_other(
+    network: Network, tmp_path: Path
+) -> None:
+    certificate, key = self_signed(tmp_path)
+    begin(network, "--tls-cert", certificate, "--tls-key", key)
+    network.address = network.address.replace("wss", "ws")
+    network.start_child("plain", "--cores", 1)
+    assert network.children["plain"].wait(60) == 1
+    assert "nobody speaks WebSocket" in network.said("plain")
+    assert "for a parent with TLS, wss://" in network.said("plain")
+
+
+def test_a_child_with_tls_hears_that_its_parent_has_none(network: Network) -> None:
+    begin(network)
+    network.address = network.address.replace("ws", "wss")
+    network.start_child("careful", "--cores", 1)
+    assert network.children["careful"].wait(60) == 1
+    assert "a parent without a certificate has ws://" in network.said("careful")
 
 
 def test_a_slow_network_slows_nobody_else(network: Network) -> None:
@@ -466,16 +602,26 @@ def test_a_slow_network_slows_nobody_else(network: Network) -> None:
         (["child", "ws://127.0.0.1:1", "--name", "a b"], "--name is 'a b'; it must be up to 64 letters"),
         (["child", "ws://127.0.0.1:1", "--patience", "0"], "--patience is 0"),
         (["child", "ws://127.0.0.1:1", "--tls-ca", "ca.pem"], "--tls-ca goes with"),
-        (["child", "ws://127.0.0.1:1", "--cores", "-1"], "--cores is -1"),
+        (["child", "ws://127.0.0.1:1", "--cores", "0"], "--cores is 0"),
+        (["child", "ws://127.0.0.1:1", "--name", ""], "--name is ''"),
+        (["child", "ws://127.0.0.1:1", "--token-file", "missing"], "--token-file missing: No such file"),
+        (["child", "ws://127.0.0.2"], "no parent at ws://127.0.0.2:8765"),
         (["parent"], "which environment"),
-        (["parent", ENV, "--alpha", "1.5"], "averaging.alpha is 1.5; it must be between 0 and 1"),
-        (["parent", ENV, "--beta", "-0.1"], "averaging.beta is -0.1; it must be between 0 and 1"),
+        (["parent", ENV, "--alpha", "1.5"], "--alpha is 1.5; it must be between 0 and 1"),
+        (["parent", ENV, "--beta", "-0.1"], "--beta is -0.1; it must be between 0 and 1"),
         (["parent", ENV, "--format", "int4"], "one of float32, float16, int8"),
         (["parent", ENV, "--listen", "0.0.0.0:0"], "demands a token"),
         (["parent", ENV, "--listen", "8765"], "is not of the form"),
         (["parent", ENV, "--tls-cert", "missing.pem"], "go together"),
-        (["parent", ENV, "--tls-cert", "missing.pem", "--tls-key", "missing.pem"], "cannot use missing.pem"),
+        (
+            ["parent", ENV, "--tls-cert", "missing.pem", "--tls-key", "missing.pem"],
+            "cannot use --tls-cert",
+        ),
         (["parent", ENV, "--algo", "a4c"], "a4c"),
+        (["parent", ENV, "--listen", ":8765"], "is not of the form"),
+        (["parent", ENV, "--exchanges", "1.5"], "'1.5' is not a whole number"),
+        (["sweep", "averaging", "--algo", "a4c"], "a4c"),
+        (["sweep", "averaging", "--seeds", "x"], "such as 1,2,3"),
         (["sweep", "averaging", "--children", "0"], "--children is 0"),
         (["sweep", "averaging", "--episodes", "0"], "--episodes is 0"),
         (["train", ENV, "--algo", "a3c", "--channel", "ray"], "cores of one machine"),

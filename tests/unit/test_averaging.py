@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from manyhands import wire
-from manyhands.averaging.child import Exchanger, Link
+from manyhands.averaging.child import Exchanger
+from manyhands.averaging.link import Link
 from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, average, dequantise, quantise, within
 from manyhands.averaging.protocol import AveragingConfig
 from manyhands.errors import WireError

@@ -22,10 +22,12 @@ from manyhands.runs.store import Run
 if TYPE_CHECKING:
     from manyhands.averaging.parent import Parent
 
-LINE_INTERVAL = 2.0
+LINE_INTERVAL, LIVE_INTERVAL = 2.0, 0.5
 SAVE_INTERVAL = 5.0
 """Seconds between two checkpoints for a resume."""
 REPORT_EPISODES = 100
+HEARD = 20
+"""Exchanges of others after which what a lost child said of its returns no longer counts."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Keeper:
         self.console, self.errors = Console(highlight=False), Console(stderr=True, highlight=False)
         self.live: Live | None = None
         self.began = time.monotonic() - begun.seconds
+        self.address = ""
         self.last_line = self.last_save = 0.0
         self.last_shown = (-1, -1)  # exchanges and connected children
         every = self.averaging.checkpoint_every
@@ -68,15 +71,17 @@ class Keeper:
             self.live = None
         self.log.close()
 
-    def listening(self, parent: "Parent") -> None:
+    def listening(self, address: str, needed: str) -> None:
+        """`needed`: what a child has to be given beside the address."""
+        self.address = address
         if self.quiet:
-            print(parent.address, flush=True)
+            print(address, flush=True)
             return
         averaging, config = self.averaging, self.plan.config
         print(
             f"{config.env.id} with {config.run.algo}, alpha {averaging.alpha:g}, beta {averaging.beta:g}, "
             f"until {averaging.exchanges:,} exchanges; run in {self.run.path}\n"
-            f"Children join with: manyhands child {parent.address}",
+            f"Children join with: manyhands child {address}{needed}",
             flush=True,
         )
 
@@ -98,17 +103,20 @@ class Keeper:
     def turned(self, parent: "Parent") -> None:
         """Shows how it goes, also when nobody exchanges."""
         now = time.monotonic()
-        if self.quiet or now - self.last_line < LINE_INTERVAL:
+        interval = LINE_INTERVAL if self.live is None else LIVE_INTERVAL
+        if self.quiet or now - self.last_line < interval:
             return
         self.last_line = now
         if self.live is not None:
-            self.live.update(_children(parent))
+            table = _children(parent)
+            table.caption = Text(f"{self.address}, {now - self.began:.0f} s; Ctrl-C stops and saves")
+            self.live.update(table)
             return
         connected = sum(child.connected for child in parent.children.values())
         if (parent.version, connected) == self.last_shown:
             return
         self.last_shown = (parent.version, connected)
-        mean = _mean_return(parent)
+        mean = mean_return(parent)
         print(
             f"{now - self.began:6.1f} s  {parent.version:>6,} exchanges  children {connected}  "
             f"return {'-' if mean is None else f'{mean:.1f}'}",
@@ -137,7 +145,8 @@ class Keeper:
         if self.quiet:
             return
         self.console.print(_children(parent))
-        result, goal = judge(self.run, REPORT_EPISODES, 1_000_000, False, store.LAST)
+        result, goal = judge(self.run, REPORT_EPISODES, which=store.LAST)
+        self.run.save_status({**self.run.status(), "last_mean": result.mean, "tested": result.episodes})
         solved = "" if goal is None else f" (goal {goal:g})"
         what = "Done" if parent.over else "Stopped"
         print(
@@ -159,11 +168,14 @@ class Snapshot:
     @classmethod
     def of(cls, parent: "Parent") -> "Snapshot":
         children = {name: child.to_plain() for name, child in parent.children.items()}
-        return cls(parent.weights(), children, _mean_return(parent))
+        return cls(parent.weights(), children, mean_return(parent))
 
 
-def _mean_return(parent: "Parent") -> float | None:
-    recent = [child.recent for child in parent.children.values() if child.recent is not None]
+def mean_return(parent: "Parent") -> float | None:
+    """Of those who are connected or were heard lately."""
+    since = parent.version - max(HEARD, 4 * len(parent.children))
+    heard = [child for child in parent.children.values() if child.connected or child.last >= since]
+    recent = [child.recent for child in heard if child.recent is not None]
     return sum(recent) / len(recent) if recent else None
 
 

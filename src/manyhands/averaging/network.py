@@ -1,5 +1,6 @@
 """A parent and its children as real processes of this machine, from start to end."""
 
+import os
 import re
 import signal
 import subprocess
@@ -7,13 +8,17 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from manyhands.errors import RunError
+from manyhands.roles.worker import die_with_parent
 from manyhands.runs.store import Run
 
 ADDRESS = re.compile(r"manyhands child (wss?://\S+)")
+PREFIX = "manyhands: "
+"""Of what a failed command says."""
 START_TIMEOUT = 60.0
 GRACE = 15.0
 
@@ -64,15 +69,19 @@ class Network:
                 self.address = found[-1]
                 return self.address
             time.sleep(0.05)
-        raise RunError(f"the parent did not start: {self.said('parent')[-500:]}")
+        why = self.said("parent")[before:][-500:].removeprefix(PREFIX)
+        raise RunError(f"the parent did not start: {why}")
 
     def start_child(self, name: str, *words: object) -> None:
         self.children[name] = self._start(name, "child", self.address, "--name", name, *words)
 
     def _start(self, who: str, *words: object) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "manyhands.cli", *map(str, words)]
+        dies = partial(die_with_parent, os.getpid())  # even if this process is killed
         with self._log(who).open("ab") as log:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=dies
+            )
 
     def wait(self, timeout: float, every_child: bool = False) -> Run:
         """Until the parent has all its exchanges; with `every_child`, none of them may fail on the way."""
@@ -82,7 +91,8 @@ class Network:
             if time.monotonic() > deadline:
                 raise RunError(f"the parent took longer than {timeout:g} s")
             gone = [name for name, child in self.children.items() if child.poll() not in (None, 0)]
-            if gone and (every_child or len(gone) == len(self.children)):
+            training = self.run.status().get("status") == "running"  # who comes later is not missed
+            if training and gone and (every_child or len(gone) == len(self.children)):
                 raise RunError(f"{', '.join(gone)} failed; {gone[0]} said: {self.said(gone[0])[-500:]}")
             time.sleep(0.05)
         if code:

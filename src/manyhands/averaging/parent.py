@@ -1,19 +1,21 @@
 """The parent: holds one network, and averages it with whatever its children send."""
 
 import asyncio
+import ipaddress
 import logging
+import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from manyhands import wire
+from manyhands.averaging.books import Child
 from manyhands.averaging.maths import Feedback, average, dequantise, within
 from manyhands.averaging.protocol import (
     HEADROOM,
@@ -23,10 +25,12 @@ from manyhands.averaging.protocol import (
     OVER,
     PROTOCOL,
     AveragingConfig,
+    difference,
     message_limit,
     number,
     received,
     same_token,
+    structure,
     text,
 )
 from manyhands.config import Config
@@ -50,46 +54,6 @@ TURN = 0.2
 NOBODY = "somebody who never gave a name"
 
 
-@dataclass
-class Child:
-    """A child as its parent keeps it, over all its connections."""
-
-    name: str
-    joined: int = 0  # times
-    connected: bool = False
-    left: bool = False  # knowing that it is not awaited
-    life: str = ""
-    life_steps: int = 0  # of that life, and booked below
-    life_episodes: int = 0
-    exchanges: int = 0
-    refused: int = 0
-    steps: int = 0  # over all its lives
-    episodes: int = 0
-    staleness: float = 0.0  # mean: others' exchanges between two of its own
-    bytes_in: int = 0
-    bytes_out: int = 0
-    round_trip: float = 0.0  # seconds, of its last exchange, as it says
-    recent: float | None = None  # mean return of its recent episodes
-
-    def join(self, life: str) -> None:
-        self.connected, self.left, self.joined = True, False, self.joined + 1
-        if life != self.life:
-            self.life, self.life_steps, self.life_episodes = life, 0, 0
-
-    def book(self, steps: int, episodes: int) -> None:
-        """Totals of its present life."""
-        self.steps += max(0, steps - self.life_steps)
-        self.episodes += max(0, episodes - self.life_episodes)
-        self.life_steps, self.life_episodes = steps, episodes
-
-    def to_plain(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "name"}
-
-    @classmethod
-    def from_plain(cls, name: str, plain: Mapping[str, Any]) -> "Child":
-        return cls(name, **{**plain, "connected": False})
-
-
 class Refused(Exception):  # noqa: N818 (not an error of the parent's)
     """Somebody is sent away with a sentence."""
 
@@ -103,8 +67,8 @@ class Parent:
         config: Config,
         spec: NetSpec,
         first: Weights,
-        token: str = "",
-        silence: float = 600.0,
+        token: str,
+        silence: float,
         said: Callable[[str], None] = print,
         exchanged: Callable[["Parent"], Awaitable[None]] | None = None,
         turned: Callable[["Parent"], None] = lambda parent: None,
@@ -120,6 +84,7 @@ class Parent:
         self.said, self.exchanged, self.turned = said, exchanged, turned
         self.children = dict(children or {})
         self.connections: dict[str, ServerConnection] = {}  # of children, by name
+        self.gone = dict.fromkeys(self.children, time.monotonic())  # since when, of those not connected
         self.stopping = False
         self.failure: Exception | None = None
         self.address = ""
@@ -153,6 +118,8 @@ class Parent:
             raise RunError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         async with server:
             found, port = next(iter(server.sockets)).getsockname()[:2]
+            if ipaddress.ip_address(found).is_unspecified:  # listens on all addresses; children want one
+                found = socket.gethostname()
             host = f"[{found}]" if ":" in found else found
             self.address = f"{'ws' if tls is None else 'wss'}://{host}:{port}"
             ready()
@@ -166,13 +133,21 @@ class Parent:
             raise self.failure
 
     async def _dismiss(self, server: Server) -> None:
-        """Tells all children that it is over, and waits a little for those that were lost."""
-        until = time.monotonic() + LINGER
-        while True:
+        """Tells all children that it is over, and waits a little for those that were lost just now."""
+        told = False
+        while not self.stopping:
             await asyncio.gather(*(_close(connection, OVER) for connection in server.connections))
-            missing = [name for name, child in self.children.items() if not child.left]
-            if not missing or self.stopping or time.monotonic() > until:
+            since = time.monotonic() - LINGER
+            missing = [
+                name
+                for name, child in self.children.items()
+                if not child.left and self.gone.get(name, since) >= since
+            ]
+            if not missing:
                 return
+            if not told:
+                self.said(f"waiting up to {LINGER:g} s for {', '.join(missing)} to hear that it is over")
+                told = True
             await asyncio.sleep(TURN)
 
     async def _meet(self, connection: ServerConnection) -> None:
@@ -192,6 +167,7 @@ class Parent:
                 raise Refused(f"there is a child called {name!r} already; choose another --name")
             child = self.children.setdefault(name, Child(name))
             self.connections[name] = connection
+            self.gone.pop(name, None)
             child.join(life)
             if self.over:
                 await _close(connection, OVER)
@@ -209,7 +185,7 @@ class Parent:
             if error.sent is not None and error.sent.code == OVER:
                 if child is not None:
                     child.left = True
-            elif not self.over:
+            elif not self.over and not self.stopping:
                 what = "sent too large a message" if error.sent and error.sent.code == 1009 else "was lost"
                 self.said(f"{name} {what}; it may come back")
         except TimeoutError:
@@ -222,7 +198,7 @@ class Parent:
             self.failure, self.stopping = error, True
         finally:
             if child is not None:
-                child.connected = False
+                child.connected, self.gone[name] = False, time.monotonic()
                 del self.connections[name]
 
     def _check_in(self, hello: wire.Message) -> None:
@@ -268,9 +244,11 @@ class Parent:
             raise Refused("it takes nothing that it is sent") from None
 
     def _check_structure(self, ready: wire.Message) -> None:
+        differs = difference(ready.meta, structure(self.spec, self.averaging.format))
         if ready.schema != self.spec.schema:
-            theirs = text(ready.meta, "spec", 100_000)
-            raise Refused(f"its network differs: {theirs} where the parent has {self.spec.to_json()}")
+            differs = differs or f"schema is {ready.schema!r} where the parent has {self.spec.schema!r}"
+        if differs:
+            raise Refused(f"its weights differ: {differs}")
 
     async def _exchange_with(self, child: Child, connection: ServerConnection) -> None:
         feedback = Feedback(self.averaging.format, self.spec.size)
@@ -305,7 +283,7 @@ class Parent:
             await asyncio.to_thread(self._move, vector)
         else:  # one after the other, because nothing else happens on this thread meanwhile
             self._move(vector)
-        child.exchanges += 1
+        child.exchanges, child.last = child.exchanges + 1, self.version
         child.recent = mean
         child.staleness += (stale - child.staleness) / child.exchanges
         child.book(int(facts["steps"]), int(facts["episodes"]))

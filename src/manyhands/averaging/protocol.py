@@ -2,7 +2,7 @@
 
 child                                  parent
 hello (protocol, name, token, life) -> welcome (settings, structure, format, first weights), or refused
-ready (structure)                   -> (nothing), or refused
+ready (structure, format)           -> (nothing), or refused
 exchange (weights, totals)          -> answer (weights), or refused
 end                                 -> (closes)
 
@@ -15,19 +15,24 @@ stopped or its patience ends.
 """
 
 import hmac
+import json
+import math
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from manyhands import wire
 from manyhands.averaging.maths import FORMATS, Format
-from manyhands.checks import not_negative, positive, unit
+from manyhands.checks import require
 from manyhands.errors import UsageError, WireError
+from manyhands.policy import NetSpec
 
-PROTOCOL = 2
+DEFAULT_ALGO = "a3c"
+DEFAULT_PORT = 8765
+PROTOCOL = 3
 OVER = 4000
 HEADROOM = 64 * 1024
 """Bytes of a message beside its weights."""
@@ -60,11 +65,35 @@ class AveragingConfig:
     """Exchanges between two checkpoints that are kept."""
 
     def __post_init__(self) -> None:
-        unit(self, "averaging", "alpha", "beta")
-        positive(self, "averaging", "exchanges", "checkpoint_every")
-        not_negative(self, "averaging", "every", "max_step")
-        if self.format not in FORMATS:
-            raise UsageError(f"averaging.format is {self.format!r}; it must be one of {', '.join(FORMATS)}")
+        for name in ("alpha", "beta"):
+            self._require(name, lambda value: 0 <= value <= 1, "between 0 and 1")
+        for name in ("exchanges", "checkpoint_every"):
+            self._require(name, lambda value: value >= 1, "1 or more")
+        for name in ("every", "max_step"):
+            self._require(name, lambda value: 0 <= value < math.inf, "0 or more")
+        self._require("format", lambda value: value in FORMATS, f"one of {', '.join(FORMATS)}")
+
+    def _require(self, name: str, holds: Callable[[Any], bool], allowed: str) -> None:
+        """Called by its option, which is where users meet it."""
+        value = getattr(self, name)
+        require(holds(value), f"--{name.replace('_', '-')}", value, allowed)
+
+
+def structure(spec: NetSpec, how: Format) -> dict[str, Any]:
+    """What a child and its parent must have alike, beside the hash of it: their network, and its numbers."""
+    return {"network": json.loads(spec.to_json()), "dtype": "float32", "format": how}
+
+
+def difference(theirs: Any, ours: Any, name: str = "") -> str:
+    """In words: what differs between two structures that messages may carry; nothing where they are equal."""
+    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        theirs, ours = dict(enumerate(theirs)), dict(enumerate(ours))
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        parts = (difference(theirs.get(key), ours[key], f"{name}.{key}".lstrip(".")) for key in ours)
+        return ", ".join(part for part in parts if part)
+    if theirs == ours:
+        return ""
+    return f"{name} is {theirs!r:.100} where the parent has {ours!r:.100}"
 
 
 def message_limit(size: int) -> int:
@@ -103,19 +132,21 @@ def same_token(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def read_token(path: Path | None) -> str:
+def read_token(path: Path | str | None) -> str:
     if path is None:
         return ""
     try:
-        token = path.read_text().partition("\n")[0].strip()
+        token = Path(path).read_text().partition("\n")[0].strip()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not text") from error
+        raise UsageError(f"--token-file {path} is not text") from error
+    except OSError as error:
+        raise UsageError(f"--token-file {path}: {error.strerror}") from error
     if not token:
-        raise UsageError(f"{path} holds no token")
+        raise UsageError(f"--token-file {path} holds no token")
     return token
 
 
-def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+def server_tls(certificate: Path | str | None, key: Path | str | None) -> ssl.SSLContext | None:
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
@@ -124,7 +155,8 @@ def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | N
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"cannot use {certificate} and {key}: {error}") from error
+        why = "no certificate and its key in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        raise UsageError(f"cannot use --tls-cert {certificate} and --tls-key {key}: {why}") from error
     return context
 
 
@@ -136,4 +168,5 @@ def client_tls(url: str, authority: Path | None) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=None if authority is None else str(authority))
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"cannot use {authority}: {error}") from error
+        why = "it is no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+        raise UsageError(f"cannot use --tls-ca {authority}: {why}") from error

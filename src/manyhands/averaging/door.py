@@ -1,0 +1,84 @@
+"""Where a parent listens and whom it lets in; kept with its run, so that children find it after a resume."""
+
+import argparse
+import ipaddress
+import ssl
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import yaml
+
+from manyhands.averaging.protocol import DEFAULT_PORT, read_token, server_tls
+from manyhands.checks import require
+from manyhands.errors import UsageError
+from manyhands.runs import store
+from manyhands.runs.checkpoint import write_atomically
+from manyhands.runs.store import Run
+from manyhands.settings import read_yaml
+
+
+@dataclass(frozen=True)
+class Door:
+    """The options of a parent that are no business of its children."""
+
+    listen: str = f"127.0.0.1:{DEFAULT_PORT}"
+    """HOST:PORT; a port of 0 is any that is free."""
+    token_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    silence: float = 600.0
+    """Seconds without an exchange after which a child is sent away."""
+
+    def __post_init__(self) -> None:
+        require(self.silence > 0, "--silence", self.silence, "greater than 0")
+        if not _is_loopback(self.address[0]) and self.token_file is None:
+            raise UsageError(
+                f"beyond this machine ({self.address[0]}) a parent demands a token; write one into a file "
+                "and give --token-file to the parent and to every child"
+            )
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, resumed: Run | None) -> "Door":
+        """What was given, and for the rest what the run had before."""
+        path = resumed.path / store.DOOR if resumed is not None else None
+        kept = read_yaml(path) if path is not None and path.exists() else {}
+        given = {field.name: getattr(options, field.name) for field in fields(cls)}
+        plain = {name: str(v) if isinstance(v, Path) else v for name, v in given.items() if v is not None}
+        try:
+            return cls(**{**kept, **plain})
+        except TypeError as error:
+            raise UsageError(f"{store.DOOR} of the run cannot be read: {error}") from error
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, colon, port = self.listen.rpartition(":")
+        if not colon or not host or not port.isdigit() or not int(port) < 65536:
+            raise UsageError(f"--listen {self.listen!r} is not of the form 127.0.0.1:8765")
+        return host.strip("[]"), int(port)
+
+    def token(self) -> str:
+        return read_token(self.token_file)
+
+    def tls(self) -> ssl.SSLContext | None:
+        return server_tls(self.tls_cert, self.tls_key)
+
+    def keep(self, run: Run, port: int) -> None:
+        """In the run, with the port that it found, and files by their full names."""
+        plain = asdict(self) | {"listen": f"{self.listen.rpartition(':')[0]}:{port}"}
+        for name in ("token_file", "tls_cert", "tls_key"):
+            plain[name] = plain[name] and str(Path(plain[name]).absolute())
+        write_atomically(run.path / store.DOOR, yaml.safe_dump(plain, sort_keys=False).encode())
+
+    def needed(self) -> str:
+        """What a child has to be given beside the address."""
+        token = " --token-file FILE" if self.token_file else ""
+        return token + (" [--tls-ca FILE, if the certificate is your own]" if self.tls_cert else "")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,285 @@
+"""A child's link to its parent: how it joins, asks, and comes back when the connection is lost."""
+
+import math
+import random
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidURI, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from manyhands import wire
+from manyhands.averaging.maths import dequantise
+from manyhands.averaging.protocol import (
+    OVER,
+    PROTOCOL,
+    AveragingConfig,
+    client_tls,
+    number,
+    received,
+    structure,
+)
+from manyhands.config import Config
+from manyhands.errors import ManyhandsError, RunError, UsageError, WireError
+from manyhands.policy import Float32, NetSpec, Weights
+
+OPEN_TIMEOUT = 10.0
+ANSWER_TIMEOUT = 60.0
+"""Seconds after which an exchange without an answer counts as a lost connection."""
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
+"""Seconds between two attempts to come back."""
+LOOKING = 2.0
+"""Seconds between two looks for a parent that is not there yet."""
+MAX_WELCOME = wire.MAX_MESSAGE
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What a parent tells a child that joins."""
+
+    config: Config
+    spec: NetSpec
+    averaging: AveragingConfig
+    weights: Weights
+
+    @classmethod
+    def from_message(cls, message: wire.Message) -> "Welcome":
+        try:
+            spec = NetSpec.from_json(message.meta["spec"])
+            vector = message.arrays["vector"]
+            if vector.dtype != np.float32 or vector.shape != (spec.size,) or not np.isfinite(vector).all():
+                raise WireError(f"weights that are not {spec.size} finite numbers")
+            return cls(
+                Config.from_plain(message.meta["config"]),
+                spec,
+                AveragingConfig(**message.meta["averaging"]),
+                Weights(int(message.meta["version"]), vector.copy(), spec.schema),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, UsageError) as error:
+            raise WireError(f"the parent's welcome cannot be read: {error}") from error
+
+
+class NobodyError(RunError):
+    """There is no parent, or not yet."""
+
+
+class RefusedError(RunError):
+    """The parent does not want this child."""
+
+
+class OverError(RunError):
+    """The parent has all that it wanted."""
+
+
+class Link:
+    """A connection to the parent that comes back by itself when it is lost."""
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        token: str = "",
+        authority: Path | None = None,
+        patience: float = math.inf,
+    ) -> None:
+        """`patience`: seconds after which a child that has lost its parent stops looking for it."""
+        self.url, self.name, self.token, self.patience = url, name, token, patience
+        self.life = secrets.token_hex(8)
+        self.tls = client_tls(url, authority)
+        self.connection: ClientConnection | None = None
+        self.joined: Welcome | None = None
+        self.spec: NetSpec | None = None
+        self.averaging = AveragingConfig()  # as the parent last told
+        self.said: Callable[[str], None] = lambda text: None
+        self.ended: Callable[[], None] = lambda: None
+        self.closed = threading.Event()
+        self.over = False  # the parent has all that it wanted
+        self.refused = ""  # why this child has no parent any more
+
+    def join(self, wait: float = 0.0) -> Welcome:
+        """The first time; raises where the parent does not want this child, or is not there in time."""
+        until = time.monotonic() + wait
+        while True:
+            try:
+                self.connection, welcome = self._greet()
+                break
+            except NobodyError:
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise
+                time.sleep(min(LOOKING, left))
+        self.joined, self.averaging = welcome, welcome.averaging
+        return welcome
+
+    def get_ready(self, spec: NetSpec) -> None:
+        """States the structure of this child's own network, now and whenever it comes back."""
+        self.spec = spec
+        assert self.connection is not None
+        try:
+            self.connection.send(_ready(spec, self.averaging))
+        except (ConnectionClosed, OSError) as error:
+            if _says_over(error):
+                raise self._all_made() from error
+            raise RunError(f"lost the parent at {self.url}: {_in_words(error)}") from error
+
+    def _all_made(self) -> OverError:
+        return OverError(f"the parent at {self.url} has all the exchanges that it wanted")
+
+    def _greet(self) -> tuple[ClientConnection, Welcome]:
+        try:
+            connection = connect(
+                self.url,
+                ssl=self.tls,
+                compression=None,
+                open_timeout=OPEN_TIMEOUT,
+                max_size=MAX_WELCOME,
+            ).__enter__()
+        except ssl.SSLCertVerificationError as error:
+            raise RunError(
+                f"the certificate of the parent at {self.url} does not hold: "
+                f"{error.verify_message.strip('.')} (if it is your own, give it with --tls-ca)"
+            ) from error
+        except ssl.SSLError as error:
+            hint = "a parent without a certificate has ws://"
+            raise NobodyError(f"no TLS with {self.url} ({error.reason}); {hint}") from error
+        except InvalidMessage as error:
+            hint = "" if self.tls else "; for a parent with TLS, wss://"
+            raise NobodyError(f"nobody speaks WebSocket at {self.url}{hint}") from error
+        except (OSError, ImportError) as error:
+            raise NobodyError(f"no parent at {self.url}: {error}") from error
+        except (InvalidURI, ValueError) as error:
+            raise UsageError(f"{self.url!r} is not an address such as ws://host:8765") from error
+        except WebSocketException as error:
+            raise NobodyError(f"no parent at {self.url}: {error}") from error
+        try:
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # a parent that takes nothing more counts as gone
+                timeout = int(1000 * ANSWER_TIMEOUT)
+                connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
+            meta = {"protocol": PROTOCOL, "name": self.name, "token": self.token, "life": self.life}
+            connection.send(wire.encode(wire.Message("hello", "", meta)))
+            message = received(connection.recv(ANSWER_TIMEOUT), "welcome", "refused")
+            if message.kind == "refused":
+                why = message.meta.get("why")
+                raise RefusedError(f"the parent at {self.url} refuses {self.name}: {why}")
+            return connection, Welcome.from_message(message)
+        except BaseException as error:
+            connection.close()
+            if _says_over(error):
+                raise self._all_made() from error
+            if isinstance(error, ConnectionClosed | OSError):  # a TimeoutError is one
+                raise NobodyError(f"lost the parent at {self.url}: {_in_words(error)}") from error
+            raise
+
+    def ask(self, message: wire.Message, size: int) -> tuple[int, Float32] | None:
+        """Sends weights; the parent's version and weights, or None while there is no connection."""
+        connection = self.connection
+        if connection is None:
+            return None
+        try:
+            connection.send(wire.encode(message))
+            answer = received(connection.recv(ANSWER_TIMEOUT), "answer", "refused")
+            if answer.kind == "refused":
+                self.refused = f"the parent sent {self.name} away: {answer.meta.get('why')}"
+                return None
+            if answer.schema != message.schema:
+                raise WireError(f"weights of structure {answer.schema}")
+            version = int(number(answer.meta, "version"))
+            return version, dequantise(answer.arrays, self.averaging.format, size)
+        except (ConnectionClosed, OSError, TimeoutError, WireError) as error:
+            if _says_over(error):
+                self.over = True
+            else:
+                self._lost(connection, _last_words(connection) or _in_words(error))
+            return None
+
+    def _lost(self, connection: ClientConnection, why: str) -> None:
+        self.connection = None
+        connection.close()
+        self.said(f"the parent is gone: {why}; training goes on, and so does looking for it")
+        threading.Thread(target=self._come_back, name="link", daemon=True).start()
+
+    def _come_back(self) -> None:
+        wait, told, until = FIRST_WAIT, "", time.monotonic() + self.patience
+        while not self.closed.wait(wait * random.uniform(0.5, 1.0)):
+            wait = min(2 * wait, LONGEST_WAIT)
+            try:
+                connection, welcome = self._greet()
+            except OverError:
+                self.over = True
+                self.ended()
+                return
+            except ManyhandsError as error:
+                if isinstance(error, RefusedError) and str(error) != told:
+                    told = str(error)
+                    self.said(told)
+                if time.monotonic() > until:
+                    self._give_up(f"{error}; it was looked for during {self.patience:g} s")
+                    return
+                continue
+            if self._go_on_with(connection, welcome):
+                return
+
+    def _go_on_with(self, connection: ClientConnection, welcome: Welcome) -> bool:
+        """Whether there is nothing more to look for."""
+        assert self.spec is not None
+        assert self.joined is not None
+        if (welcome.config, welcome.spec) != (self.joined.config, self.joined.spec):
+            connection.close()
+            task = f"{welcome.config.env.id} with {welcome.config.run.algo}"
+            self._give_up(f"the parent at {self.url} has another task now ({task}); start this child anew")
+            return True
+        try:
+            connection.send(_ready(self.spec, welcome.averaging))
+        except (ConnectionClosed, OSError):
+            connection.close()
+            return False
+        self.averaging = welcome.averaging
+        self.connection = connection
+        self.said("the parent is back")
+        if self.closed.is_set():
+            self.close()
+        return True
+
+    def _give_up(self, why: str) -> None:
+        self.refused = why
+        self.ended()
+
+    def close(self) -> None:
+        self.closed.set()
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            with suppress(ConnectionClosed, OSError):
+                connection.send(wire.encode(wire.Message("end")))
+            connection.close()
+
+
+def _ready(spec: NetSpec, averaging: AveragingConfig) -> bytes:
+    return wire.encode(wire.Message("ready", spec.schema, structure(spec, averaging.format)))
+
+
+def _says_over(error: BaseException) -> bool:
+    return isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == OVER
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, ConnectionClosed):
+        return "the connection broke" if error.rcvd is None else "it hung up"
+    if isinstance(error, TimeoutError):
+        return f"it said nothing for {ANSWER_TIMEOUT:g} s"
+    return str(error) or type(error).__name__
+
+
+def _last_words(connection: ClientConnection) -> str:
+    """Why the parent has closed it, if it said so."""
+    try:
+        return f"it sent this child away: {received(connection.recv(0), 'refused').meta.get('why')}"
+    except (ConnectionClosed, OSError, TimeoutError, WireError):
+        return ""
