@@ -46,14 +46,20 @@ CHILDREN, CORES = 2, 4
 SLOWING = ("--set", "algo.anneal=true")
 """Learning slows down towards the parent's last exchange, as the recipe of a3c has it."""
 CHILD: dict[str, tuple[object, ...]] = {
-    "ppo": ("--algo", "ppo", *SLOWING, "--set", f"collect.shards={CORES}", "--set", "collect.lanes=4"),
+    "ppo": (
+        *("--algo", "ppo", *SLOWING, "--every", 4096),
+        *("--set", f"collect.shards={CORES}", "--set", "collect.lanes=4"),
+    ),
     "a3c": ("--algo", "a3c"),
+    "a3c-twice": ("--algo", "a3c", "--exchanges", 2 * EXCHANGES),
 }
 """How children learn in the grid: as published, and in the best cell by our favourite as well, whose lanes
-are spread over as many processes."""
-GRID = (("ppo", *BEST_CELL), ("a3c", *BEST_CELL), *(("a3c", *c) for c in PUBLISHED_GRID if c != BEST_CELL))
+are spread over as many processes, and with as many episodes as eight cores of one machine play."""
+GRID = (*((how, *BEST_CELL) for how in CHILD), *(("a3c", *c) for c in PUBLISHED_GRID if c != BEST_CELL))
 BETTER = ("--algo", "ppo", "--alpha", 0.5, "--beta", 0.5)
 BETTER_EXCHANGES = EXCHANGES // 4
+RARELY = ("--every", 8192)
+"""So many steps of a child between two exchanges make few of them enough."""
 GOAL = 250.0
 """What `better` is to reach."""
 ALIKE = 25.0
@@ -82,7 +88,8 @@ def _a3c_tables(found: Mapping[str, Any], seeds: Sequence[int]) -> list[Table]:
     for row, published in PUBLISHED_A3C.items():
         cells = [found.get(" ".join(f"{value:g}" for value in (*row, seed))) for seed in seeds]
         name = f"{row[0]} cores, gamma {row[1]:g}, batch {row[2]}"
-        rows.append((name, _pair(published), *map(said, cells), verdict(cells, published)))
+        both = (f"{said(cell)} ({said(cell and cell.get('as learned'))})" for cell in cells)
+        rows.append((name, _pair(published), *both, verdict(cells, published)))
     columns = ("", "published", *(f"seed {seed}" for seed in seeds), "so")
     return [Table("A3C on one machine", columns, rows)]
 
@@ -131,7 +138,7 @@ def _reached(curve: Sequence[Point], published: tuple[float, float]) -> int | No
 def better(path: Path, options: argparse.Namespace) -> Measured:
     rows, numbers = [], {}
     for seed in options.seeds:
-        words = (ENV, *BETTER, "--exchanges", BETTER_EXCHANGES, "--seed", seed)
+        words = (ENV, *BETTER, *SLOWING, *RARELY, "--exchanges", BETTER_EXCHANGES, "--seed", seed)
         curve = slim(judged(averaged(path / f"better {seed}", words, CHILDREN, 1, TIMEOUT), EPISODES))
         first = next((at for at, mean, _ in curve if mean >= GOAL), None)
         rows.append((f"seed {seed}", said(last(curve)), "-" if first is None else str(first)))
@@ -141,16 +148,17 @@ def better(path: Path, options: argparse.Namespace) -> Measured:
     return [Table("Better than published", columns, rows)], numbers
 
 
-def ended(run: Run) -> dict[str, Any]:
+def ended(run: Run, *how: object) -> dict[str, Any]:
     """What the last agent is worth."""
-    words = ("eval", run.path, "--episodes", EPISODES, "--which", LAST, "--json")
+    words = ("eval", run.path, "--episodes", EPISODES, "--which", LAST, "--json", *how)
     return run_json(manyhands(*words), TIMEOUT)
 
 
 def _attempt(words: Sequence[object], path: Path) -> dict[str, Any]:
     """A run whose weights grow past all bounds is a result too."""
     try:
-        return ended(trained(words, path, TIMEOUT))
+        run = trained(words, path, TIMEOUT)
+        return {**ended(run), "as learned": ended(run, "--sample")}
     except RunError as error:
         if "no longer finite" not in str(error):
             raise

@@ -48,12 +48,13 @@ def measure(
         for tables, numbers in [result] if isinstance(result, tuple) else result:
             measured[part] = {
                 "date": time.strftime("%Y-%m-%d %H:%M"),
+                "seeds": options.seeds,
                 "notes": [note for note in notes if note.startswith(f"{part}:")],
                 "tables": [asdict(table) for table in tables],
                 "numbers": numbers,
             }
             found = {each: measured[each] for each in parts if each in measured}
-            dates = ", ".join(f"{each} {part['date']}" for each, part in found.items())
+            dates = "; ".join(map(_when, found, found.values()))
             report = Report(
                 name,
                 title,
@@ -64,6 +65,11 @@ def measure(
                 found,
             )
             report.save(options.out, picture({each: part["numbers"] for each, part in found.items()}))
+
+
+def _when(name: str, part: Mapping[str, Any]) -> str:
+    seeds = ", ".join(map(str, part.get("seeds", ())))
+    return f"{name} {part['date']}" + (f" with seeds {seeds}" if seeds else "")
 
 
 def _as_measured(notes: Sequence[str], found: Mapping[str, Any]) -> list[str]:

@@ -15,9 +15,9 @@ import numpy as np
 from websockets.asyncio.client import connect
 
 from manyhands import wire
-from manyhands.averaging.child import Welcome
+from manyhands.averaging.link import Welcome
 from manyhands.averaging.maths import Feedback, dequantise
-from manyhands.averaging.protocol import PROTOCOL, received
+from manyhands.averaging.protocol import PROTOCOL, received, structure
 
 PAUSE = 0.25
 """Seconds between two episodes, as training would take: few enough exchanges for this one process to make."""
@@ -33,7 +33,7 @@ async def child(url: str, number: int, until: float, trips: list[float]) -> int:
         spec, how = welcome.spec, welcome.averaging.format
         vector, base = welcome.weights.vector, welcome.weights.version
         feedback = Feedback(how, spec.size)
-        await connection.send(wire.encode(wire.Message("ready", spec.schema, {"spec": spec.to_json()})))
+        await connection.send(wire.encode(wire.Message("ready", spec.schema, structure(spec, how))))
         env = gymnasium.make("CartPole-v1")
         env.reset(seed=number)
         count = played = 0
