@@ -26,7 +26,7 @@ from manyhands.channels.open import broker_name
 from manyhands.config import Config
 from manyhands.errors import UsageError
 from manyhands.experience import Trajectory
-from manyhands.orders import Notice, Order
+from manyhands.orders import Lost, Notice, Order
 from manyhands.plan import Plan, plan
 from manyhands.policy import Weights
 from manyhands.roles.broker import Broker
@@ -239,6 +239,25 @@ def test_what_a_new_connection_brings_again_is_not_learned_twice(channel: AmqpCh
         channel.ack(first)
         wait_for(lambda: drained(channel) and channel.link.depth(channel.names.data_queue).result(5) == 0)
     assert channel.counts.accepted == 1
+
+
+def test_an_order_that_no_hand_can_follow_comes_back_instead_of_being_waited_for(
+    channel: AmqpChannel,
+) -> None:
+    with Workers(broker().url, 1):
+        channel.order(Order(0, 7, 0))  # without a word of where shard 0 stands
+        found: list[Lost] = []
+
+        def lost() -> bool:
+            event = channel.receive(0.1)
+            found.extend([event] if isinstance(event, Lost) else [])
+            return bool(found)
+
+        wait_for(lost)
+        assert found[0].reason == "shard 0 stands at 0, not 7"
+        assert (found[0].shards, found[0].orders) == ((0,), (Order(0, 7, 0),))
+        channel.order(Order(0, 0, 0))
+        channel.ack(next_trajectory(channel))
 
 
 def test_a_late_worker_gets_the_newest_weights_and_plays_with_no_older_ones(channel: AmqpChannel) -> None:

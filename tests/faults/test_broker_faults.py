@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -112,18 +113,15 @@ def test_a_hand_that_is_killed_is_replaced_and_changes_no_bit(tmp_path: Path) ->
 
 
 def test_all_workers_die_and_others_take_over_without_changing_a_bit(tmp_path: Path) -> None:
-    first, others = Workers(broker().url, 2), []
+    with ExitStack() as crews:
+        first = crews.enter_context(Workers(broker().url, 2))
 
-    def replace() -> None:
-        first.kill()
-        threading.Timer(1.0, lambda: others.append(Workers(broker().url, 3))).start()
+        def replace() -> None:
+            first.kill()
+            threading.Timer(1.0, lambda: crews.enter_context(Workers(broker().url, 3))).start()
 
-    view = Watcher(2000, replace)
-    try:
+        view = Watcher(2000, replace)
         disturbed = train(config(), directory=tmp_path / "killed", view=view, channel=broker().url)
-    finally:
-        for workers in others:
-            workers.stop()
     assert digest(disturbed) == undisturbed()
     assert "its connection to the broker ended" in view.text
 
@@ -131,16 +129,15 @@ def test_all_workers_die_and_others_take_over_without_changing_a_bit(tmp_path: P
 def test_workers_that_join_and_leave_share_the_shards_without_changing_a_bit(tmp_path: Path) -> None:
     plain = {"collect": {"shards": 4, "lanes": 2}}
     whole = train(config(**plain), directory=tmp_path / "whole")
-    with Workers(broker().url, 1) as first:
-        second: list[Workers] = []
+    with ExitStack() as crews:
+        first = crews.enter_context(Workers(broker().url, 1))
 
         def swap() -> None:
-            second.append(Workers(broker().url, 2))
+            crews.enter_context(Workers(broker().url, 2))
             threading.Timer(3.0, first.stop).start()
 
         view = Watcher(500, swap)
         disturbed = train(config(**plain), directory=tmp_path / "moved", view=view, channel=broker().url)
-        second[0].stop()
     assert digest(disturbed) == digest(whole)
 
 
@@ -223,7 +220,8 @@ def test_whatever_dies_the_run_ends_solved_with_the_same_bits(tmp_path: Path, wh
     try:
         run = train(cart(), directory=tmp_path / "run", view=view, channel=node.url)
     finally:
-        crews[-1].stop()
+        for each in crews:
+            each.__exit__()
         if what == "the broker":
             node.stop()
     assert view.acted

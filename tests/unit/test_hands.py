@@ -41,13 +41,43 @@ def test_a_hand_that_joins_gets_its_share_and_a_lost_one_gives_all_back() -> Non
     taken = hands.give(late, "again")
     assert taken is not None
     assert taken.name == "two"
-    assert hands.lose("two") == ((2, 3), (late,))
+    assert hands.lose("two") == ((3,), (late,))  # shard 2 still stands with "one"
     assert hands.lose("two") is None
     assert hands.release("one", 2) is not None
 
 
+def test_orders_for_a_hand_that_is_missed_wait_until_it_is_lost() -> None:
+    hands = Hands()
+    hands.join(report("one"))
+    hands.give(Order(0, 0, 0), "a")
+    hands.close("a")
+    hands.join(report("two"))
+    hands.known["one"].missed = 1.0
+    late = Order(0, 1, 0)
+    assert hands.give(late, "b") is None
+    hands.known["one"].update(report("one"))  # sent before its connection ended
+    assert hands.give(Order(0, 2, 0), "c") is None
+    assert hands.lose("one") == ((0,), (late, Order(0, 2, 0)))
+    two = hands.give(late, "d")
+    assert two is hands.known["two"]
+
+
+def test_what_a_hand_cannot_play_is_given_back_once() -> None:
+    hands = Hands()
+    hands.join(report("one"))
+    for sequence in (0, 1):
+        hands.give(Order(0, sequence, 0), f"{sequence}")
+    assert hands.unplayed("two", "0") is None
+    assert hands.unplayed("one", "0") == (0, (Order(0, 0, 0), Order(0, 1, 0)))
+    assert hands.unplayed("one", "1") is None
+    assert hands.known["one"].shards == set()
+
+
 class Books(RuleBasedStateMachine):
-    """Whatever happens, an order is either open with one usable hand, waiting, answered, or given back."""
+    """Whatever happens, an order is either open with one hand, waiting, answered, or given back.
+
+    And nobody is asked to go on with a shard that stands elsewhere.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,12 +85,27 @@ class Books(RuleBasedStateMachine):
         self.given = 0
         self.open: dict[str, Order | Trial] = {}
         self.sequence = dict.fromkeys(range(SHARDS), 0)
+        self.unheld = set(range(SHARDS))  # as the executor has it: the next order says where the shard stands
+        self.with_start: list[Order] = []
+        self.stands_with: dict[int, str] = {}  # shard: the hand that has played it
 
     def give(self, order: Order | Trial) -> None:
+        if isinstance(order, Order) and order.shard in self.unheld:
+            self.unheld.remove(order.shard)
+            self.with_start.append(order)
+        self.give_again(order)
+
+    def give_again(self, order: Order | Trial) -> None:
         self.given += 1
         hand = self.hands.give(order, str(self.given))
-        if hand is not None:
-            self.open[str(self.given)] = order
+        if hand is None:
+            return
+        self.open[str(self.given)] = order
+        assert not hand.missed
+        if isinstance(order, Order):
+            if any(order is other for other in self.with_start):
+                self.stands_with[order.shard] = hand.name
+            assert self.stands_with[order.shard] == hand.name
 
     @rule(shard=st.integers(0, SHARDS - 1))
     def order(self, shard: int) -> None:
@@ -76,7 +121,7 @@ class Books(RuleBasedStateMachine):
         if name in self.hands.known:
             return
         for order in self.hands.join(report(name)):
-            self.give(order)
+            self.give_again(order)
         self.hands.balance()
 
     @rule(pick=st.integers(0, 100))
@@ -89,7 +134,27 @@ class Books(RuleBasedStateMachine):
     def lose(self, name: str) -> None:
         lost = self.hands.lose(name)
         if lost is not None:
-            self.take_back(lost[1])
+            self.take_back(*lost)
+
+    @rule(name=st.sampled_from(NAMES))
+    def miss(self, name: str) -> None:
+        if name in self.hands.known:
+            self.hands.known[name].missed = 1.0
+
+    @rule(name=st.sampled_from(NAMES))
+    def hear(self, name: str) -> None:
+        if name in self.hands.known:
+            self.hands.known[name].update(report(name))
+
+    @rule(pick=st.integers(0, 100))
+    def refuse(self, pick: int) -> None:
+        if self.open:
+            identity = list(self.open)[pick % len(self.open)]
+            holder = next(hand.name for hand in self.hands.known.values() if identity in hand.orders)
+            found = self.hands.unplayed(holder, identity)
+            assert (found is None) == isinstance(self.open[identity], Trial)
+            if found is not None:
+                self.take_back((found[0],), found[1])
 
     @rule(pick=st.integers(0, 100))
     def release(self, pick: int) -> None:
@@ -97,9 +162,10 @@ class Books(RuleBasedStateMachine):
             shard, name = list(self.hands.moving.items())[pick % len(self.hands.moving)]
             undone = self.hands.release(name, shard)
             assert undone is not None
-            self.take_back(undone)
+            self.take_back((shard,), undone)
 
-    def take_back(self, undone: tuple[Order | Trial, ...]) -> None:
+    def take_back(self, shards: tuple[int, ...], undone: tuple[Order | Trial, ...]) -> None:
+        self.unheld.update(shards)
         for order in undone:
             found = next((identity for identity, known in self.open.items() if known is order), None)
             if found is not None:
@@ -112,10 +178,11 @@ class Books(RuleBasedStateMachine):
     def every_order_is_somewhere(self) -> None:
         held = {identity for hand in self.hands.known.values() for identity in hand.orders}
         assert held == set(self.open)
-        if self.hands.known:
+        missed = {shard for hand in self.hands.known.values() if hand.missed for shard in hand.shards}
+        if self.hands.usable():
             stuck = [order for order in self.hands.waiting if not isinstance(order, Order)]
             assert not stuck
-            assert all(order.shard in self.hands.moving for order in self.hands.waiting)
+            assert all(order.shard in missed | set(self.hands.moving) for order in self.hands.waiting)
 
     @invariant()
     def a_shard_has_one_holder_besides_the_one_it_moves_to(self) -> None:
@@ -125,4 +192,4 @@ class Books(RuleBasedStateMachine):
 
 
 TestBooks = Books.TestCase
-TestBooks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBooks.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

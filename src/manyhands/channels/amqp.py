@@ -153,10 +153,15 @@ class AmqpChannel:
                     )
                 case "failed":
                     self.arrivals.put(("failed", str(heard.meta["hand"]), str(heard.meta["text"])))
+                case "unplayed":
+                    facts = tuple(str(heard.meta[name]) for name in ("hand", "order", "text"))
+                    self.arrivals.put(("unplayed", *facts))
                 case "settled":
                     states = wire.unpack_states(heard.meta, heard.arrays)
-                    facts = (str(heard.meta["order"]), str(heard.meta["agent"]))
-                    self.arrivals.put(("settled", *facts, next(iter(states.values()))))
+                    agent = str(heard.meta["agent"])
+                    self.arrivals.put(
+                        ("settled", str(heard.meta["order"]), agent, next(iter(states.values())))
+                    )
                 case "over":
                     self.arrivals.put(("event", Over(str(heard.meta["reason"]))))
                 case "ask":
@@ -166,8 +171,8 @@ class AmqpChannel:
                 case "gone":
                     culprit = Culprit(int(heard.meta["lane"]), int(heard.meta["episode"]))
                     known = culprit if heard.meta["guilty"] else None
-                    facts = (str(heard.meta["process"]), str(heard.meta["reason"]))
-                    self.arrivals.put(("gone", *facts, known, bool(heard.meta["fault"])))
+                    process, reason = str(heard.meta["process"]), str(heard.meta["reason"])
+                    self.arrivals.put(("gone", process, reason, known, bool(heard.meta["fault"])))
                 case kind:
                     raise WireError(f"a message of kind {kind!r}")
         except (WireError, KeyError, TypeError, ValueError) as error:
@@ -240,6 +245,8 @@ class AmqpChannel:
                     self.events.append(Taken(order, agent, state))
             case ("released", hand, shard):
                 self._released(hand, shard)
+            case ("unplayed", hand, identity, text):
+                self._unplayed(hand, identity, text)
             case ("gone", process, reason, culprit, fault):
                 for name in [name for name in self.hands.known if name.startswith(f"{process}.")]:
                     self._lose(name, reason, culprit, fault)
@@ -298,6 +305,12 @@ class AmqpChannel:
         if undone is not None:
             reason = f"hands over shard {shard}"
             self.events.append(Lost(label(name), reason, (shard,), undone, fault=False, moved=True))
+
+    def _unplayed(self, name: str, identity: str, reason: str) -> None:
+        found = self.hands.unplayed(name, identity)
+        if found is not None:
+            shard, undone = found
+            self.events.append(Lost(label(name), reason, (shard,), undone, fault=False))
 
     def _lose(self, name: str, reason: str, culprit: Culprit | None, fault: bool = True) -> None:
         lost = self.hands.lose(name)

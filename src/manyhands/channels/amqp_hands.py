@@ -17,10 +17,10 @@ class Hand:
 
     report: Report
     heard: float = field(default_factory=time.monotonic)
-    shards: set[int] = field(default_factory=set)
+    shards: set[int] = field(default_factory=set)  # that it holds, or is to take over
     orders: dict[str, Order | Trial] = field(default_factory=dict)  # by id, in the order they were given
     speed: float = 0.0
-    missed: float = 0.0  # when its inbox was found to be gone
+    missed: float = 0.0  # when its inbox was found to be gone, which is for good
 
     @property
     def name(self) -> str:
@@ -30,7 +30,7 @@ class Hand:
         now = time.monotonic()
         if now > self.heard:
             self.speed = max(0.0, (report.steps - self.report.steps) / (now - self.heard))
-        self.report, self.heard, self.missed = report, now, 0.0
+        self.report, self.heard = report, now
 
 
 class Hands:
@@ -54,15 +54,18 @@ class Hands:
         return hand
 
     def _hand_for(self, order: Order | Trial) -> Hand | None:
-        """The holder of the shard; a shard that no one holds goes to the hand with the fewest."""
+        """The holder of the shard; a shard that no one holds goes to the hand with the fewest.
+
+        That of a missed hand is still its own: no one else knows where it stands until the hand is lost.
+        """
         usable = self.usable()
         if isinstance(order, Trial):
             return min(usable, key=lambda hand: len(hand.orders), default=None)
         if order.shard in self.moving:
             return None
-        for hand in usable:
+        for hand in self.known.values():
             if order.shard in hand.shards:
-                return hand
+                return None if hand.missed else hand
         chosen = min(usable, key=lambda hand: len(hand.shards), default=None)
         if chosen is not None:
             chosen.shards.add(order.shard)
@@ -105,16 +108,31 @@ class Hands:
         hand.shards.discard(shard)
         return self._take_back(hand, lambda order: isinstance(order, Order) and order.shard == shard)
 
+    def unplayed(self, name: str, identity: str) -> tuple[int, tuple[Order | Trial, ...]] | None:
+        """A hand cannot play an order: its shard belongs to no one now, and these orders are undone.
+
+        None where the order is not open any more, so that nothing is missing.
+        """
+        hand = self.known.get(name)
+        order = None if hand is None else hand.orders.get(identity)
+        if hand is None or not isinstance(order, Order):
+            return None
+        shard = order.shard
+        if shard not in self.moving:
+            hand.shards.discard(shard)
+        return shard, self._take_back(hand, lambda other: isinstance(other, Order) and other.shard == shard)
+
     def lose(self, name: str) -> tuple[tuple[int, ...], tuple[Order | Trial, ...]] | None:
         """A hand is gone: the shards that belong to no one now, and the orders that are undone."""
         hand = self.known.pop(name, None)
         if hand is None:
             return None
+        free = {shard for shard in hand.shards if self.moving.get(shard, name) == name}  # others move to it
         self.moving = {shard: holder for shard, holder in self.moving.items() if holder != name}
         for other in self.known.values():
-            other.shards -= hand.shards  # one that was about to take a shard over knows nothing of it either
-        undone = self._take_back(hand, lambda order: isinstance(order, Trial) or order.shard in hand.shards)
-        return tuple(sorted(hand.shards)), undone
+            other.shards -= free  # one that was about to take a shard over knows nothing of it either
+        undone = self._take_back(hand, lambda order: isinstance(order, Trial) or order.shard in free)
+        return tuple(sorted(free)), undone
 
     def _take_back(self, hand: Hand, wanted: Callable[[Order | Trial], bool]) -> tuple[Order | Trial, ...]:
         """Open orders of a hand that are `wanted`, and those that wait."""

@@ -22,7 +22,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from manyhands import wire
 from manyhands.channels.amqp_link import Address, Link
 from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names, Report
-from manyhands.collect.collector import Collector
+from manyhands.collect.collector import Collector, OutOfTurnError
 from manyhands.collect.signs import BUSY, HANG_TIMEOUT
 from manyhands.envs import make as envs
 from manyhands.errors import ManyhandsError, WireError
@@ -312,6 +312,9 @@ class Hand:
             self.progress[BUSY] = 1
         try:
             fulfil(order, session, session.collector)
+        except OutOfTurnError as error:  # one given before this hand forgot the shard, or it never had it
+            meta = {"hand": self.inbox, "order": session.order_id, "text": str(error)}
+            session.tell(wire.Message("unplayed", "", meta))
         except ManyhandsError as error:
             self._fail(session, str(error))
         finally:

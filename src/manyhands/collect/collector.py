@@ -30,6 +30,10 @@ TEST_LANES = 8
 Report = Callable[[Fault | Notice], None]
 
 
+class OutOfTurnError(ValueError):
+    """An order for another rollout than the one that its shard comes to next."""
+
+
 class Lane:
     """One environment and its position in its random streams."""
 
@@ -344,7 +348,7 @@ class Collector:
         if order.start is not None:
             shard.restore(order.start)
         if shard.sequence != order.sequence:
-            raise ValueError(f"shard {order.shard} stands at {shard.sequence}, not {order.sequence}")
+            raise OutOfTurnError(f"shard {order.shard} stands at {shard.sequence}, not {order.sequence}")
         return shard.play(self.actor, weights, out, order.sequence)
 
     def _shard(self, index: int) -> Shard | MoveShard | HogwildShard:
