@@ -3,6 +3,7 @@
 import argparse
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ BEST_CELL = (0.9, 0.0)
 CHILDREN, CORES = 2, 4
 SLOWING = ("--set", "algo.anneal=true")
 """Learning slows down towards the parent's last exchange, as the recipe of a3c has it."""
+RARELY = ("--every", 8192)
+"""So many steps of a child between two exchanges make few of them enough."""
 CHILD: dict[str, tuple[object, ...]] = {
     "ppo": (
         *("--algo", "ppo", *SLOWING, "--every", 4096),
@@ -52,14 +55,14 @@ CHILD: dict[str, tuple[object, ...]] = {
     ),
     "a3c": ("--algo", "a3c"),
     "a3c-twice": ("--algo", "a3c", "--exchanges", 2 * EXCHANGES),
+    "a3c-rarely": ("--algo", "a3c", *RARELY),
 }
-"""How children learn in the grid: as published, and in the best cell by our favourite as well, whose lanes
-are spread over as many processes, and with as many episodes as eight cores of one machine play."""
+"""How children learn in the grid: as published, and in the best cell also by our favourite, whose lanes are
+spread over as many processes, with as many episodes as eight cores of one machine play, and with some eight
+episodes of every core between two exchanges."""
 GRID = (*((how, *BEST_CELL) for how in CHILD), *(("a3c", *c) for c in PUBLISHED_GRID if c != BEST_CELL))
 BETTER = ("--algo", "ppo", "--alpha", 0.5, "--beta", 0.5)
 BETTER_EXCHANGES = EXCHANGES // 4
-RARELY = ("--every", 8192)
-"""So many steps of a child between two exchanges make few of them enough."""
 GOAL = 250.0
 """What `better` is to reach."""
 ALIKE = 25.0
@@ -95,18 +98,17 @@ def _a3c_tables(found: Mapping[str, Any], seeds: Sequence[int]) -> list[Table]:
 
 
 def grid(path: Path, options: argparse.Namespace) -> Iterator[Measured]:
-    """The best cell with every seed, the others with one."""
+    """Seed by seed, so that what is interrupted has whole grids."""
     found: dict[str, list[Point]] = options.begun.get("grid", {})
-    for algo, alpha, beta in GRID:
-        best = (alpha, beta) == BEST_CELL
+    for seed, (algo, alpha, beta) in product(options.seeds, GRID):
+        key = f"{algo} {alpha:g} {beta:g} {seed}"
+        if key in found:
+            continue
         words = (ENV, "--alpha", alpha, "--beta", beta, "--exchanges", EXCHANGES, *CHILD[algo])
-        for seed in options.seeds if best else options.seeds[:1]:
-            key = f"{algo} {alpha:g} {beta:g} {seed}"
-            if key not in found:
-                run = averaged(path / f"grid {key}", (*words, "--seed", seed), CHILDREN, CORES, TIMEOUT)
-                found[key] = slim(judged(run, EPISODES))
-                print("grid", key, said(last(found[key])), flush=True)
-                yield _grid_tables(found, options.seeds), found
+        run = averaged(path / f"grid {key}", (*words, "--seed", seed), CHILDREN, CORES, TIMEOUT)
+        found[key] = slim(judged(run, EPISODES))
+        print("grid", key, said(last(found[key])), flush=True)
+        yield _grid_tables(found, options.seeds), found
 
 
 def _grid_tables(found: Mapping[str, list[Point]], seeds: Sequence[int]) -> list[Table]:
