@@ -49,6 +49,9 @@ def train(options: argparse.Namespace) -> None:
 
     view = View(quiet=options.quiet)
     channel = options.channel or os.environ.get(CHANNEL_VARIABLE) or None
+    several = options.executors != 1
+    if several and (options.executors < 1 or channel is None or not channel.startswith("amqp")):
+        raise UsageError("--executors takes 1 or more, and more than 1 only with --channel amqp://...")
     if options.join is not None:
         if channel is None:
             raise UsageError("--join needs the broker's address: --channel amqp://user:password@host:5672/")
@@ -66,13 +69,13 @@ def train(options: argparse.Namespace) -> None:
         if (found.path / store.AVERAGING).exists():
             raise UsageError(f"{found.path} is a parent's run; manyhands parent --resume {found.path}")
         config = continue_config(found, options.steps, options.until, options.workers)
+        if several and config.run.mode != "async":
+            raise UsageError(f"{found.path} is {config.run.mode}; only async runs have several executors")
         train_run(config, resume=found, view=view, channel=channel, executors=options.executors)
         return
     if options.env is None:
         raise UsageError("which environment? For example: manyhands train LunarLander-v3")
-    if options.executors != 1:
-        if options.executors < 1 or channel is None or not channel.startswith("amqp"):
-            raise UsageError("--executors takes 1 or more, and more than 1 only with --channel amqp://...")
+    if several:
         if options.mode not in (None, "async"):
             raise UsageError(
                 f"several executors share the data as it comes, so --mode is async, not {options.mode}"
@@ -185,8 +188,10 @@ def broker(options: argparse.Namespace) -> None:
 
 def averaging(options: argparse.Namespace) -> None:
     from manyhands.averaging import commands
+    from manyhands.signals import interruptible
 
-    (commands.parent if options.command == "parent" else commands.child)(options)
+    with interruptible():
+        (commands.parent if options.command == "parent" else commands.child)(options)
 
 
 def runs(options: argparse.Namespace) -> None:

@@ -25,7 +25,9 @@ from websockets.sync.client import ClientConnection, connect
 from manyhands import wire
 from manyhands.agent import judge
 from manyhands.averaging.books import Child
+from manyhands.averaging.connections import LONGEST
 from manyhands.averaging.keeper import mean_return
+from manyhands.averaging.link import Link
 from manyhands.averaging.maths import quantise
 from manyhands.averaging.network import Network, averaged
 from manyhands.averaging.parent import Parent
@@ -217,6 +219,23 @@ def test_a_killed_parent_is_resumed_and_its_children_come_back(network: Network)
     assert all(process.poll() is None for process in network.children.values())
 
 
+def test_a_child_whose_parent_is_lost_before_it_is_ready_trains_and_looks_for_it(network: Network) -> None:
+    begin(network)
+    link = Link(network.address, "one")
+    spec = link.join().spec
+    assert network.parent is not None
+    network.kill(network.parent)
+    wait_for(lambda: link.connection is not None and link.connection.protocol.state.name == "CLOSED")
+    link.get_ready(spec)
+    assert link.connection is None
+    network.start_parent("--resume", network.path)
+    try:
+        wait_for(lambda: link.connection is not None)
+        wait_for(lambda: "one joined" in network.said("parent"))
+    finally:
+        link.close()
+
+
 def test_a_resumed_parent_listens_where_it_did_and_demands_its_token(
     network: Network, tmp_path: Path
 ) -> None:
@@ -280,6 +299,8 @@ def test_nothing_of_a_sweep_outlives_it(number: int, exchanges: int, working: st
         sweep.send_signal(number)
         assert sweep.wait(30) == (130 if number == signal.SIGTERM else -number)
         assert not psutil.wait_procs(started, timeout=15)[1]
+        if number == signal.SIGTERM:
+            assert not list(tmp_path.glob("manyhands-*"))
     finally:
         sweep.kill()
         sweep.wait()
@@ -351,12 +372,16 @@ def test_those_who_misbehave_are_sent_away_by_name_and_others_are_unharmed(netwo
     misbehave("doubles", lambda s, n: s.exchange(n, {"values": ones(n.size)}), "numbers of float32")
     misbehave("garbage", lambda s, n: s.connection.send(b"\x00" * 500), "not a manyhands message")
     misbehave("chatty", lambda s, n: s.connection.send("[0.1, 0.2]"), "text where a binary")
-    misbehave("foreign", lambda s, n: s.say("exchange", "another", {}, {}), "structure another")
+    misbehave("foreign", lambda s, n: s.say("exchange", "another", {}, {}), "structure 'another'")
     misbehave("bomb", lambda s, n: s.connection.send(b"MH1\x01" + bytes(50)), "compressed")
     misbehave(
         "counter", lambda s, n: s.exchange(n, quantise(ones(n.size, np.float32), "float32"), np.inf), "steps"
     )
     misbehave("silent", lambda s, n: None, "said nothing for too long")
+    verbose = Stranger(network, "verbose")
+    verbose.say("hello", "", {"protocol": "x" * 50_000, "name": "verbose", "token": "", "life": ""})
+    assert len(verbose.refusal()) == LONGEST
+    assert "x" * LONGEST not in network.said("parent")
 
     huge = Stranger(network, "huge")
     spec = huge.join()

@@ -112,6 +112,39 @@ def test_a_child_tells_everything_once_whatever_is_lost_on_the_way() -> None:
     assert exchanger.base == 4
 
 
+class Refusing:
+    """A parent's end of a connection that has had enough of a child, for now or for good."""
+
+    def __init__(self, again: bool) -> None:
+        self.answer = wire.encode(wire.Message("refused", "", {"why": "too slow", "again": again}))
+
+    def send(self, message: bytes) -> None: ...
+
+    def recv(self, timeout: float) -> bytes:
+        return self.answer
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_child_that_was_only_too_slow_comes_back(again: bool) -> None:
+    link = Link("ws://127.0.0.1:1", "slow")
+    link.connection = cast(Any, Refusing(again))
+    link.closed.set()  # nobody is to be looked for here
+    assert link.ask(wire.Message("exchange"), 3) is None
+    assert bool(link.refused) != again
+    assert (link.connection is None) == again
+
+
+@pytest.mark.parametrize("how", ["over", "refused"])
+def test_a_child_that_hears_the_end_before_it_trains_does_not_train(how: str) -> None:
+    link, stopped = Flaky(), list[bool]()
+    exchanger = Exchanger(link, NetSpec((3,), (Head("policy", 2, (Dense(4),)),)), 0)
+    setattr(link, how, "it is so")
+    exchanger.bind(lambda: stopped.append(True), print)
+    assert stopped
+
+
 class Still:
     """A learner that only listens."""
 

@@ -45,6 +45,8 @@ class Exchanger:
 
     def bind(self, stop: Callable[[], None], said: Callable[[str], None]) -> None:
         self.stop, self.link.ended, self.link.said = stop, stop, said
+        if self.link.over or self.link.refused:  # while nobody was there to be told
+            stop()
 
     def after(self, learner: Mixable, trajectories: list[Trajectory]) -> None:
         for trajectory in trajectories:

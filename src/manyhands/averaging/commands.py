@@ -154,6 +154,7 @@ def child(options: argparse.Namespace) -> None:
         seed = mix(welcome.config.run.seed, INIT, *name.encode()) >> 33
         config = own_config(welcome, usable_cores() if options.cores is None else options.cores, seed)
         spec = plan(config).spec
+        link.said = lambda text: print(f"{name}: {text}", flush=True)
         link.get_ready(spec)
         if spec.schema != welcome.spec.schema:
             how = welcome.averaging.format

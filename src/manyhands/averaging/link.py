@@ -122,13 +122,14 @@ class Link:
     def get_ready(self, spec: NetSpec) -> None:
         """States the structure of this child's own network, now and whenever it comes back."""
         self.spec = spec
-        assert self.connection is not None
+        connection = self.connection
+        assert connection is not None
         try:
-            self.connection.send(_ready(spec, self.averaging))
+            connection.send(_ready(spec, self.averaging))
         except (ConnectionClosed, OSError) as error:
             if _says_over(error):
                 raise self._all_made() from error
-            raise RunError(f"lost the parent at {self.url}: {_in_words(error)}") from error
+            self._lost(connection, _in_words(error))
 
     def _all_made(self) -> OverError:
         return OverError(f"the parent at {self.url} has all the exchanges that it wanted")
@@ -187,7 +188,11 @@ class Link:
             connection.send(wire.encode(message))
             answer = received(connection.recv(ANSWER_TIMEOUT), "answer", "refused")
             if answer.kind == "refused":
-                self.refused = f"the parent sent {self.name} away: {answer.meta.get('why')}"
+                why = answer.meta.get("why")
+                if answer.meta.get("again"):
+                    self._lost(connection, f"it sent this child away: {why}")
+                else:
+                    self.refused = f"the parent sent {self.name} away: {why}"
                 return None
             if answer.schema != message.schema:
                 raise WireError(f"weights of structure {answer.schema}")

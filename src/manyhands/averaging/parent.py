@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from manyhands import wire
 from manyhands.averaging.books import Child
+from manyhands.averaging.connections import GRACE, LONGEST, Refused, answers, close, refuse, say
 from manyhands.averaging.maths import Feedback, average, dequantise, within
 from manyhands.averaging.protocol import (
     HEADROOM,
@@ -43,19 +44,15 @@ READY_TIMEOUT = 120.0
 """Seconds to get ready: importing a heavy environment is slow."""
 PING = 20.0
 """Seconds between two looks whether a silent child is still there, and until it counts as gone."""
-GRACE = 5.0
-"""Seconds that a child has to answer when its connection is closed."""
 GHOST = 5.0
 """Seconds in which a child that comes back is to be rid of its old connection."""
 LINGER = 15.0
 """Seconds after the last exchange in which lost children may come back to hear that it was; longer than they
 wait between two attempts."""
 TURN = 0.2
+STRANGERS = 1000
+"""Connections that have not said who they are; each may hold HEADROOM bytes for HELLO_TIMEOUT seconds."""
 NOBODY = "somebody who never gave a name"
-
-
-class Refused(Exception):  # noqa: N818 (not an error of the parent's)
-    """Somebody is sent away with a sentence."""
 
 
 class Parent:
@@ -85,6 +82,7 @@ class Parent:
         self.children = dict(children or {})
         self.connections: dict[str, ServerConnection] = {}  # of children, by name
         self.gone = dict.fromkeys(self.children, time.monotonic())  # since when, of those not connected
+        self.strangers = 0
         self.stopping = False
         self.failure: Exception | None = None
         self.address = ""
@@ -128,7 +126,7 @@ class Parent:
                 self.turned(self)
             if self.over:
                 await self._dismiss(server)
-            await asyncio.gather(*(_close(connection) for connection in server.connections))
+            await asyncio.gather(*(close(connection) for connection in server.connections))
         if self.failure is not None:
             raise self.failure
 
@@ -136,7 +134,7 @@ class Parent:
         """Tells all children that it is over, and waits a little for those that were lost just now."""
         told = False
         while not self.stopping:
-            await asyncio.gather(*(_close(connection, OVER) for connection in server.connections))
+            await asyncio.gather(*(close(connection, OVER) for connection in server.connections))
             since = time.monotonic() - LINGER
             missing = [
                 name
@@ -155,8 +153,7 @@ class Parent:
         name = NOBODY
         child: Child | None = None
         try:
-            async with asyncio.timeout(HELLO_TIMEOUT):
-                hello = received(await connection.recv(), "hello")
+            hello = await self._hear_stranger(connection)
             if not NAME.fullmatch(text(hello.meta, "name")):
                 raise Refused(f"its name is not made of {NAME_RULE}")
             name = text(hello.meta, "name")
@@ -170,7 +167,7 @@ class Parent:
             self.gone.pop(name, None)
             child.join(life)
             if self.over:
-                await _close(connection, OVER)
+                await close(connection, OVER)
             connection.protocol.max_message_size = message_limit(self.spec.size)
             await self._welcome(connection)
             async with asyncio.timeout(READY_TIMEOUT):
@@ -189,7 +186,7 @@ class Parent:
                 what = "sent too large a message" if error.sent and error.sent.code == 1009 else "was lost"
                 self.said(f"{name} {what}; it may come back")
         except TimeoutError:
-            await self._send_away(connection, name, "said nothing for too long")
+            await self._send_away(connection, name, "said nothing for too long", again=True)
         except (WireError, Refused) as error:
             if child is not None:
                 child.refused, child.left = child.refused + 1, True
@@ -200,6 +197,16 @@ class Parent:
             if child is not None:
                 child.connected, self.gone[name] = False, time.monotonic()
                 del self.connections[name]
+
+    async def _hear_stranger(self, connection: ServerConnection) -> wire.Message:
+        if self.strangers >= STRANGERS:
+            raise Refused("too many have come and said nothing; try again")
+        self.strangers += 1
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT):
+                return received(await connection.recv(), "hello")
+        finally:
+            self.strangers -= 1
 
     def _check_in(self, hello: wire.Message) -> None:
         theirs = hello.meta.get("protocol")
@@ -213,13 +220,8 @@ class Parent:
         ghost = self.connections.get(name)
         if ghost is None:
             return
-        if self.children[name].life != life:
-            try:
-                async with asyncio.timeout(GHOST):
-                    await (await ghost.ping())
-                return
-            except (TimeoutError, ConnectionClosed):
-                pass
+        if self.children[name].life != life and await answers(ghost, GHOST):
+            return
         ghost.transport.abort()
         with suppress(TimeoutError):
             async with asyncio.timeout(GHOST):
@@ -234,14 +236,7 @@ class Parent:
             "version": self.version,
         }
         message = wire.Message("welcome", self.spec.schema, meta, {"vector": self.vector})
-        await self._say(connection, wire.encode(message))
-
-    async def _say(self, connection: ServerConnection, message: bytes) -> None:
-        try:
-            async with asyncio.timeout(self.silence):
-                await connection.send(message)
-        except TimeoutError:
-            raise Refused("it takes nothing that it is sent") from None
+        await say(connection, wire.encode(message), self.silence)
 
     def _check_structure(self, ready: wire.Message) -> None:
         differs = difference(ready.meta, structure(self.spec, self.averaging.format))
@@ -259,7 +254,7 @@ class Parent:
             if message.kind == "end":
                 return
             if self.over:
-                await _close(connection, OVER)
+                await close(connection, OVER)
                 continue
             child.bytes_in += len(raw)
             await self._exchange(child, message)
@@ -267,12 +262,12 @@ class Parent:
             arrays = feedback.quantise(self.vector)
             answer = wire.encode(wire.Message("answer", self.spec.schema, meta, arrays))
             child.bytes_out += len(answer)
-            await self._say(connection, answer)
+            await say(connection, answer, self.silence)
 
     async def _exchange(self, child: Child, message: wire.Message) -> None:
         """Averages, and counts what the child has done since its last exchange."""
         if message.schema != self.spec.schema:
-            raise Refused(f"weights of structure {message.schema} where {self.spec.schema} was expected")
+            raise Refused(f"weights of structure {message.schema!r} where {self.spec.schema} was expected")
         vector = dequantise(message.arrays, self.averaging.format, self.spec.size)
         facts = {name: number(message.meta, name) for name in ("base", "steps", "episodes", "round_trip")}
         recent = message.meta.get("recent")
@@ -296,18 +291,10 @@ class Parent:
         moved = within(self.vector, average(self.vector, vector, averaging.alpha), averaging.max_step)
         np.copyto(self.vector, moved)
 
-    async def _send_away(self, connection: ServerConnection, name: str, why: str) -> None:
+    async def _send_away(
+        self, connection: ServerConnection, name: str, why: str, again: bool = False
+    ) -> None:
+        """`again`: it may come back."""
+        why = why[:LONGEST]  # which may repeat what it said itself
         self.said(f"{name} was sent away: {why}")
-        with suppress(ConnectionClosed, TimeoutError):
-            async with asyncio.timeout(GRACE):
-                await connection.send(wire.encode(wire.Message("refused", "", {"why": why[:1000]})))
-        await _close(connection)
-
-
-async def _close(connection: ServerConnection, code: int = 1000) -> None:
-    """Even one that takes nothing any more."""
-    try:
-        async with asyncio.timeout(2 * GRACE):
-            await connection.close(code)
-    except TimeoutError:
-        connection.transport.abort()
+        await refuse(connection, why, again)

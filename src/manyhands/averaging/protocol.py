@@ -32,7 +32,7 @@ from manyhands.policy import NetSpec
 
 DEFAULT_ALGO = "a3c"
 DEFAULT_PORT = 8765
-PROTOCOL = 3
+PROTOCOL = 4
 OVER = 4000
 HEADROOM = 64 * 1024
 """Bytes of a message beside its weights."""
