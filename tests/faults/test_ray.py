@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 import ray
-from brokers import TESTS
+from brokers import TESTS, wait_for
 from clusters import cluster
 
 from manyhands import cli
 from manyhands.algos.configs import ANYWHERE
-from manyhands.channels.ray import _connect
+from manyhands.channels.ray import RayChannel, _connect
 from manyhands.config import Config
 from manyhands.errors import EnvError, RunError
+from manyhands.experience import Trajectory
+from manyhands.orders import Lost, Order
+from manyhands.plan import plan
+from manyhands.policy import Weights
 from manyhands.runs.store import LAST, Run
 from manyhands.runs.view import View
 from manyhands.settings import merge
@@ -73,6 +77,45 @@ def test_an_actor_that_is_killed_comes_back_and_changes_no_bit(tmp_path: Path) -
     assert "actor-0 was lost" in view.text
     assert there.status()["faults"] in (1, 2)  # under load Ray may lose the new actor's first call, too
     assert digest(there) == digest(here)
+
+
+def test_an_actor_that_is_killed_while_it_has_nothing_to_do_is_noticed_with_its_next_order() -> None:
+    cluster()
+    made = plan(config("small_envs:Slow"))
+    channel = RayChannel(made.task, 2, 1, hang_timeout=30)
+    try:
+        channel.publish(Weights(0, made.spec.initial_vector(0), made.spec.schema))
+        channel.order(Order(0, 0, 0))
+        assert isinstance(next_event(channel), Trajectory)
+        process = process_of(channel)
+        assert process is not None
+        os.kill(process, signal.SIGKILL)
+        wait_for(lambda: process_of(channel) not in (None, process))
+        channel.order(Order(0, 1, 0))
+        lost = next_event(channel)
+        assert isinstance(lost, Lost)
+        assert lost.orders == (Order(0, 1, 0),)
+    finally:
+        channel.finish("the test is over")
+
+
+def process_of(channel: RayChannel) -> int | None:
+    """None while Ray starts it anew."""
+    try:
+        return int(ray.get(channel.actors[0].handle.process.remote()))
+    except ray.exceptions.RayActorError:
+        return None
+
+
+def next_event(channel: RayChannel) -> Any:
+    found: list[Any] = []
+
+    def happened() -> bool:
+        found.append(channel.receive(0.5))
+        return found[-1] is not None
+
+    wait_for(happened)
+    return found[-1]
 
 
 def test_a_hanging_environment_is_given_up_and_the_run_goes_on(tmp_path: Path) -> None:

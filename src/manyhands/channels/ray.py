@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from manyhands import wire
 from manyhands.channels.base import WorkerStatus
 from manyhands.channels.processes import player_environment
-from manyhands.collect.collector import Collector
+from manyhands.collect.collector import Collector, OutOfTurnError
 from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
 from manyhands.envs.make import MakeEnv
 from manyhands.errors import EnvError, ManyhandsError, RunError, UsageError
@@ -193,6 +193,9 @@ class RayChannel:
                 self._ask_again(actor)  # it is being started anew
             return
         except RayTaskError as error:
+            if isinstance(error.cause, OutOfTurnError):  # it was started anew while it had nothing to do
+                self._gone(actor, "it ended, and forgot where its shards stand")
+                return
             raise RunError(f"{actor.name} failed: {error.cause!r}") from error
         except RayError as error:
             self._gone(actor, _reason(error))
