@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,14 @@ from manyhands.signals import stop_signals
 
 EXECUTOR_GRACE = 10.0
 """Seconds that another executor has to leave."""
+JOINER = """
+import sys
+from manyhands.cli import main
+from manyhands.roles.worker import die_with_parent
+die_with_parent(int(sys.argv.pop(1)))
+main()
+"""
+"""The command line, in a process that does not outlive whoever started it."""
 
 
 def train(
@@ -74,9 +83,9 @@ def train(
             held.enter_context(run.lock())
         else:
             run.save_config(config)
-        for number in range(2, executors + 1):
+        for _ in range(executors - 1):
             assert channel is not None
-            held.enter_context(_another_executor(channel, run.path, number))
+            held.enter_context(_another_executor(channel, run.path))
         _execute(planned, run, opened, first, resumed, view or View(quiet=True), exchange)
         opened.finish("the run is over")
         run.save_books(opened.books())  # with the workers' last reports
@@ -84,10 +93,13 @@ def train(
 
 
 @contextmanager
-def _another_executor(channel: str, path: Path, number: int) -> Iterator[None]:
-    """A second process that joins the run; it leaves when the run is over."""
-    command = [sys.executable, "-m", "manyhands.cli", "train", "--join", broker_name(path), "--quiet"]
-    command += ["--dir", str(path / f"executor-{number}")]
+def _another_executor(channel: str, path: Path) -> Iterator[None]:
+    """A second process that joins the run; it leaves when the run is over, and dies with this one."""
+    places = (path / f"executor-{number}" for number in count(2))
+    place = next(place for place in places if not place.exists())
+    place.mkdir()  # so that the next one takes another
+    command = [sys.executable, "-c", JOINER, str(os.getpid())]
+    command += ["train", "--join", broker_name(path), "--quiet", "--dir", str(place)]
     process = subprocess.Popen(command, env={**os.environ, CHANNEL_VARIABLE: channel}, process_group=0)
     try:
         yield

@@ -8,6 +8,7 @@ is played by this one's agent. So no agent trains only on what it made itself. T
 import time
 import uuid
 from collections import deque
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -27,6 +28,8 @@ from manyhands.policy import Weights
 
 ASK_TIMEOUT = 15.0
 """Seconds in which the run's first executor must answer; it may be in the middle of an update."""
+PATIENCE = 60.0
+"""Seconds without anything to learn from, after which it is said."""
 
 
 class JoinedChannel:
@@ -43,8 +46,11 @@ class JoinedChannel:
         self.arrivals: SimpleQueue[Any] = SimpleQueue()
         self.accepted: dict[tuple[int, int], tuple[str, AbstractIncomingMessage, int]] = {}
         self.seen: deque[str] = deque(maxlen=10_000)
+        self.unsettled: dict[str, bytes] = {}  # by order: what its executor has not been told yet
+        self.prefetch = 1
+        self.heard = time.monotonic()
         self.finished = False
-        self.link = Link(address, self._declare, 1, changed=self._changed)
+        self.link = Link(address, self._declare, self.prefetch, changed=self._changed)
         self.link.start()
 
     def config(self) -> Config:
@@ -69,9 +75,9 @@ class JoinedChannel:
 
     def start(self, task: Task, shards: int) -> None:
         """Takes part from now on."""
-        self.task = task
+        self.task, self.prefetch, self.heard = task, shards, time.monotonic()
         self.collector = Collector(task, "this executor", self._report)
-        self.link.run(self._consume(self.link, shards), ASK_TIMEOUT)
+        self.link.run(self._consume(self.link), ASK_TIMEOUT)
 
     async def _declare(self, link: Link) -> None:
         self.inbox = f"manyhands.executor.{self.agent}.{link.generation}"
@@ -82,12 +88,13 @@ class JoinedChannel:
 
         await inbox.consume(on_message, no_ack=True)
         if self.task is not None:
-            await self._consume(link, 1)
+            await self._consume(link)
 
-    async def _consume(self, link: Link, prefetch: int) -> None:
+    async def _consume(self, link: Link) -> None:
+        """As many at a time as a batch may want; they are acknowledged only when they are learned."""
         inbox = await link.orderly.get_queue(self.inbox, ensure=False)
         await inbox.bind(self.names.model_exchange)
-        await link.orderly.set_qos(prefetch)
+        await link.orderly.set_qos(self.prefetch)
         data_queue = await link.orderly.get_queue(self.names.data_queue, ensure=False)
         generation = link.generation
 
@@ -142,7 +149,8 @@ class JoinedChannel:
             try:
                 arrival = self.arrivals.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
-                return None
+                return self._remind()
+            self.heard = time.monotonic()
             match arrival:
                 case ("data", Trajectory() as trajectory, message, generation):
                     self._accept(trajectory, message, generation)
@@ -150,12 +158,21 @@ class JoinedChannel:
                     self.events.append(event)
         return self.events.popleft()
 
+    def _remind(self) -> Notice | None:
+        if time.monotonic() - self.heard < PATIENCE:
+            return None
+        self.heard = time.monotonic()
+        missing = f"are the first executor of {self.names.run} and its workers there?"
+        return Notice("broker", f"nothing to learn from for {PATIENCE:g} s; {missing}")
+
     def _accept(self, trajectory: Trajectory, message: AbstractIncomingMessage, generation: int) -> None:
         identity = message.message_id or ""
         key = (trajectory.shard, trajectory.sequence)
         if identity in self.seen:
             if key in self.accepted and self.accepted[key][0] == identity:
                 self.accepted[key] = identity, message, generation
+            elif (settled := self.unsettled.get(identity)) is not None:
+                self._settle(identity, settled, message, generation)
             else:
                 self.link.acknowledge(message, generation)
             return
@@ -165,7 +182,7 @@ class JoinedChannel:
         self.events.append(of_our_age(trajectory, agent, self.agent, newest))
 
     def ack(self, trajectory: Trajectory) -> None:
-        """First the news, then the acknowledgement: a crash in between makes a duplicate, never a loss."""
+        """The order's executor is told what was learned, so that it asks for the next."""
         identity, message, generation = self.accepted.pop((trajectory.shard, trajectory.sequence))
         lanes = tuple(
             LaneState(int(episode), trajectory.action[:0, lane], trajectory.last_obs[lane], lost=True)
@@ -174,10 +191,23 @@ class JoinedChannel:
         state = ShardState(trajectory.sequence + 1, lanes)
         meta, arrays = wire.pack_states({trajectory.shard: state})
         meta |= {"order": identity, "agent": self.agent}
-        told = self.link.deliver(
-            self.names.meta_queue, wire.encode(wire.Message("settled", "", meta, arrays)), identity
-        )
-        told.add_done_callback(lambda _: self.link.acknowledge(message, generation))
+        settled = self.unsettled[identity] = wire.encode(wire.Message("settled", "", meta, arrays))
+        self._settle(identity, settled, message, generation)
+
+    def _settle(
+        self, identity: str, settled: bytes, message: AbstractIncomingMessage, generation: int
+    ) -> None:
+        """First the news, then the acknowledgement: a lost connection makes a duplicate, never a loss.
+
+        What was not acknowledged comes again with the next connection, and then so does the news.
+        """
+
+        def told(delivered: Future[bool]) -> None:
+            if not delivered.cancelled() and delivered.exception() is None and delivered.result():
+                self.unsettled.pop(identity, None)
+                self.link.acknowledge(message, generation)
+
+        self.link.deliver(self.names.meta_queue, settled, identity).add_done_callback(told)
 
     def workers(self) -> list[WorkerStatus]:
         return []

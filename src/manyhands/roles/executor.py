@@ -279,7 +279,7 @@ class Executor:
         self.unheld.update(lost.shards)
         for order in lost.orders:
             if isinstance(order, Order):
-                self._order(order.shard, order.sequence)
+                self._order(order.shard, order.sequence, order.agent)
             elif order is first and lost.culprit is not None:
                 # The same episodes would only bring the next worker down as well.
                 self.channel.order(replace(order, seed=mix(order.seed, TEST)))
