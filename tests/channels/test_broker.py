@@ -20,20 +20,21 @@ from certificates import self_signed
 
 from manyhands import wire
 from manyhands.channels.amqp import AmqpChannel
+from manyhands.channels.amqp_joined import JoinedChannel
 from manyhands.channels.amqp_link import Address, BrokerError, Link
 from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names
 from manyhands.channels.open import broker_name
 from manyhands.config import Config
 from manyhands.errors import UsageError
 from manyhands.experience import Trajectory
-from manyhands.orders import Lost, Notice, Order
+from manyhands.orders import Lost, Notice, Order, Taken, Trial
 from manyhands.plan import Plan, plan
 from manyhands.policy import Weights
 from manyhands.roles.broker import Broker
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
 from manyhands.settings import merge, resolve
-from manyhands.training import train
+from manyhands.training import continue_config, train
 
 SHARDS = 2
 SMALL: dict[str, Any] = {
@@ -230,9 +231,7 @@ def test_what_a_new_connection_brings_again_is_not_learned_twice(channel: AmqpCh
     with Workers(broker().url, 1):
         channel.order(Order(0, 0, 0))
         first = next_trajectory(channel)
-        generation = channel.link.generation
-        channel.link.loop.call_soon_threadsafe(channel.link.lost.set)
-        wait_for(lambda: channel.link.generation > generation and channel.link.up.is_set())
+        reconnect(channel.link)
         end = time.monotonic() + 3
         while time.monotonic() < end:
             assert not isinstance(channel.receive(0.2), Trajectory)
@@ -241,23 +240,94 @@ def test_what_a_new_connection_brings_again_is_not_learned_twice(channel: AmqpCh
     assert channel.counts.accepted == 1
 
 
+def next_lost(channel: AmqpChannel) -> Lost:
+    found: list[Lost] = []
+
+    def lost() -> bool:
+        event = channel.receive(0.1)
+        found.extend([event] if isinstance(event, Lost) else [])
+        return bool(found)
+
+    wait_for(lost)
+    return found[0]
+
+
 def test_an_order_that_no_hand_can_follow_comes_back_instead_of_being_waited_for(
     channel: AmqpChannel,
 ) -> None:
     with Workers(broker().url, 1):
         channel.order(Order(0, 7, 0))  # without a word of where shard 0 stands
-        found: list[Lost] = []
-
-        def lost() -> bool:
-            event = channel.receive(0.1)
-            found.extend([event] if isinstance(event, Lost) else [])
-            return bool(found)
-
-        wait_for(lost)
-        assert found[0].reason == "shard 0 stands at 0, not 7"
-        assert (found[0].shards, found[0].orders) == ((0,), (Order(0, 7, 0),))
+        lost = next_lost(channel)
+        assert lost.reason == "shard 0 stands at 0, not 7"
+        assert (lost.shards, lost.orders) == ((0,), (Order(0, 7, 0),))
         channel.order(Order(0, 0, 0))
         channel.ack(next_trajectory(channel))
+
+
+def test_a_test_that_an_environment_spoils_is_not_waited_for(tmp_path: Path) -> None:
+    kwargs = {"how": "reward-text", "marker": str(tmp_path / "marker"), "always": True, "after": 1}
+    made = plan(Config.from_plain(merge(SMALL, {"env": {"id": "small_envs:Failing", "kwargs": kwargs}})))
+    opened = AmqpChannel(made.task, Address.parse(broker().url), f"test-{uuid.uuid4().hex}", made.config)
+    opened.publish(Weights(0, made.spec.initial_vector(0), made.spec.schema))
+    trial = Trial(0, 0, 0, 0, 4)
+    with Workers(broker().url, 1):
+        opened.order(trial)
+        lost = next_lost(opened)
+        opened.finish("the test is over")
+    assert "its reward is 'much'" in lost.reason
+    assert lost.orders == (trial,)
+
+
+def reconnect(link: Link) -> None:
+    generation = link.generation
+    link.loop.call_soon_threadsafe(link.lost.set)
+    wait_for(lambda: link.generation > generation and link.up.is_set())
+
+
+def test_what_an_executor_that_joined_has_learned_is_told_whatever_happens_to_its_connection(
+    channel: AmqpChannel,
+) -> None:
+    made = planned()
+    other = JoinedChannel(Address.parse(broker().url), channel.names.run)
+    other.publish(Weights(0, made.spec.initial_vector(0), made.spec.schema))
+    other.start(made.task, SHARDS)
+    try:
+        with Workers(broker().url, 1):
+            reconnect(other.link)
+            orders = {(shard, sequence) for sequence in (0, 1) for shard in range(SHARDS)}
+            for shard, sequence in sorted(orders, key=lambda order: order[1]):
+                channel.order(Order(shard, sequence, 0))
+            learned: list[Trajectory] = []
+            answered: set[tuple[int, int]] = set()
+
+            def look() -> None:
+                event = channel.receive(0.05)
+                if isinstance(event, Trajectory):
+                    channel.ack(event)
+                    answered.add((event.shard, event.sequence))
+                elif isinstance(event, Taken):
+                    answered.add((event.order.shard, event.order.sequence))
+
+            def two_learned() -> bool:  # at a time, before either is acknowledged
+                look()
+                event = other.receive(0.05)
+                learned.extend([event] if isinstance(event, Trajectory) else [])
+                return len(learned) == 2
+
+            wait_for(two_learned)
+            other.link.up.clear()  # and now nobody can be told
+            for trajectory in learned:
+                other.ack(trajectory)
+            reconnect(other.link)
+
+            def all_answered() -> bool:
+                look()
+                other.receive(0.05)
+                return answered == orders
+
+            wait_for(all_answered)
+    finally:
+        other.finish("the test is over")
 
 
 def test_a_late_worker_gets_the_newest_weights_and_plays_with_no_older_ones(channel: AmqpChannel) -> None:
@@ -316,6 +386,10 @@ def test_two_executors_share_the_data_and_workers_play_with_both(tmp_path: Path)
     assert run.status()["steps"] >= 60_000
     assert other.status()["steps"] > 10_000
     assert other.status()["status"] in ("finished", "stopped")
+    with Workers(broker().url, 2):
+        longer = continue_config(run, 90_000, None, None)
+        train(longer, resume=run, channel=broker().url, executors=2)
+    assert Run(tmp_path / "run" / "executor-3").status()["steps"] > 0
     assert run.checkpoint("last").weights.vector.tolist() != other.checkpoint("last").weights.vector.tolist()
 
 

@@ -18,9 +18,12 @@ import pytest
 from brokers import TESTS, Cutter, Workers, broker, crew, wait_for
 
 from manyhands.algos.configs import ANYWHERE
+from manyhands.channels.amqp_link import Address, Link
+from manyhands.collect.signs import unshared
 from manyhands.config import Config
 from manyhands.errors import EnvError
 from manyhands.roles.broker import Broker
+from manyhands.roles.daemon import Daemon, Watched
 from manyhands.runs.store import LAST, Run
 from manyhands.runs.view import View
 from manyhands.settings import merge, resolve
@@ -121,7 +124,8 @@ def test_all_workers_die_and_others_take_over_without_changing_a_bit(tmp_path: P
             threading.Timer(1.0, lambda: crews.enter_context(Workers(broker().url, 3))).start()
 
         view = Watcher(2000, replace)
-        disturbed = train(config(), directory=tmp_path / "killed", view=view, channel=broker().url)
+        blameless = config(run={"max_faults": 0})  # that machines come and go is no environment's fault
+        disturbed = train(blameless, directory=tmp_path / "killed", view=view, channel=broker().url)
     assert digest(disturbed) == undisturbed()
     assert "its connection to the broker ended" in view.text
 
@@ -275,6 +279,47 @@ def test_a_misbehaving_environment_takes_one_hand_and_the_run_goes_on(
     assert said in view.text
     assert "lane" in view.lines[0]
     assert run.status()["steps"] == 6144
+
+
+def test_a_hand_that_grows_larger_than_its_run_allows_is_replaced(tmp_path: Path) -> None:
+    view = Watcher()
+    layers = {"env": {"kwargs": {"leak": 100_000}}, "run": {"worker_memory": 150, "steps": 16_384}}
+    with Workers(broker().url, 1):
+        train(
+            config("small_envs:Leaky", **layers),
+            directory=tmp_path / "run",
+            view=view,
+            channel=broker().url,
+        )
+    assert "MB, more than 150" in view.text
+
+
+def test_a_closed_terminal_ends_a_worker_and_its_hands_politely() -> None:
+    with Workers(broker().url, 2) as workers:
+        wait_for(lambda: len(workers.hands()) == 2)
+        hands = workers.hands()
+        workers.process.send_signal(signal.SIGHUP)
+        assert workers.process.wait(30) == 0
+        assert not any(Path(f"/proc/{hand}").exists() for hand in hands)
+
+
+async def nothing(link: Link) -> None:
+    """No queues needed."""
+
+
+@pytest.mark.parametrize("welcome", [True, False])
+def test_a_hand_that_cannot_start_ends_its_worker_only_if_none_ever_could(welcome: bool) -> None:
+    daemon = Daemon("amqp://127.0.0.1:1/", 1, "worker", False, [])
+    daemon.welcome = welcome
+    failed = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], process_group=0, text=True)
+    hand = Watched(0, "hand", failed, unshared(), time.monotonic())
+    daemon.hands.append(hand)
+    daemon.due.clear()
+    daemon.link = Link(Address.parse(daemon.url), nothing, 1)
+    daemon._bury(hand, failed.wait())
+    daemon.link.close()
+    assert daemon.stopping == (not welcome)
+    assert bool(daemon.due) == welcome
 
 
 def test_an_environment_that_always_fails_ends_the_run_with_one_line(tmp_path: Path) -> None:

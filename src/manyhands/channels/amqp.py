@@ -86,7 +86,7 @@ class AmqpChannel:
         self.probed = self.reminded = time.monotonic()
         self.finished = False
         self.settings = config.to_plain()
-        self.hang_timeout = config.run.hang_timeout
+        self.limits = {"hang_timeout": config.run.hang_timeout, "worker_memory": config.run.worker_memory}
         self.offer = b""
         self.link = Link(address, self._declare, 2 * shards, self._missing, self._changed)
         self.link.start()
@@ -118,7 +118,7 @@ class AmqpChannel:
         task = self.task.to_message()
         # Hands join once for every epoch: again after the executor, or its connection, was a new one.
         epoch = f"{self.executor}.{generation}"
-        meta = {"run": names.run, "epoch": epoch, "hang_timeout": self.hang_timeout, "task": dict(task.meta)}
+        meta = {"run": names.run, "epoch": epoch, "limits": self.limits, "task": dict(task.meta)}
         self.offer = wire.encode(wire.Message("offer", task.schema, meta))
         await meta_exchange.publish(Message(self.offer), "", mandatory=False)
 
@@ -322,7 +322,8 @@ class AmqpChannel:
         now = time.monotonic()
         for hand in list(self.hands.known.values()):
             if hand.missed and now - hand.missed > GRACE:
-                self._lose(hand.name, "its connection to the broker ended", None)
+                # No fault of an environment: its supervisor would have told. A power cut takes many at once.
+                self._lose(hand.name, "its connection to the broker ended", None, fault=False)
         if now - self.probed < PROBE_INTERVAL:
             return
         self.probed = now

@@ -263,6 +263,7 @@ class Link:
             self.orderly = await self.connection.channel(publisher_confirms=False)
             self.orderly.close_callbacks.add(lambda *_: self.lost.set())
             self.confirmed = await self.connection.channel(on_return_raises=True)
+            self.confirmed.close_callbacks.add(lambda *_: self.lost.set())
             await self.orderly.set_qos(self.prefetch)
             self.generation += 1
             await self.setup(self)

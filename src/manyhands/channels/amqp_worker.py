@@ -8,10 +8,9 @@ joins anew; the executors have noticed by then and have given its orders to othe
 import asyncio
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -22,125 +21,19 @@ from aio_pika.abc import AbstractIncomingMessage
 from manyhands import wire
 from manyhands.channels.amqp_link import Address, Link
 from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names, Report
-from manyhands.collect.collector import Collector, OutOfTurnError
-from manyhands.collect.signs import BUSY, HANG_TIMEOUT
+from manyhands.channels.amqp_session import WEIGHTS_TIMEOUT, ConnectionReplacedError, Limits, Session
+from manyhands.collect.collector import OutOfTurnError
+from manyhands.collect.signs import BEATS, BUSY, HANG_TIMEOUT, MEMORY, unshared
 from manyhands.envs import make as envs
 from manyhands.errors import ManyhandsError, WireError
-from manyhands.experience import Array, Trajectory
-from manyhands.orders import NEWEST, Fault, Notice, Order, Task, Trial, Verdict
-from manyhands.policy import Weights
+from manyhands.orders import Order, Task, Trial
 
 POLL = 0.2
 HELLO_INTERVAL = 5.0
-"""Seconds between two questions of a hand that no run wants."""
+"""Seconds between two questions for runs that a hand does not know of."""
 REPORT_INTERVAL = 1.0
-VERSIONS = 4
-"""Versions of the weights that a hand keeps of every run."""
-WEIGHTS_TIMEOUT = 30.0
-"""Seconds that an order waits for the weights that were sent before it."""
 PREFETCH = 100
 """Messages on their way to an inbox."""
-
-
-class ConnectionReplacedError(Exception):
-    """The connection is another one; what was under way is void."""
-
-
-class Session:
-    """A hand's part in one run; the worker's half of the channel for it."""
-
-    def __init__(self, hand: "Hand", run: str, epoch: str, task: Task, hang_timeout: float) -> None:
-        self.hand, self.names, self.epoch, self._task = hand, Names(run), epoch, task
-        self.hang_timeout = hang_timeout
-        self.report_card = hand.introduction()
-        self.versions: dict[str, dict[int, Weights]] = {"": {}}  # by agent
-        self.arrived = threading.Condition()
-        self.order_id = self.agent = ""
-        self.collector: Collector | None = None
-        self.sending: Future[bool] | None = None
-
-    def task(self) -> Task:
-        return self._task
-
-    def hear_weights(self, message: wire.Message, agent: str) -> None:
-        weights = wire.read_weights(message, self._task.spec)
-        with self.arrived:
-            versions = self.versions.setdefault(agent, {})
-            versions[weights.version] = weights
-            for version in sorted(versions)[:-VERSIONS]:
-                del versions[version]
-            self.arrived.notify_all()
-
-    def weights(self, version: int) -> Weights:
-        deadline = time.monotonic() + WEIGHTS_TIMEOUT
-        with self.arrived:
-            while True:
-                versions = self.versions.get(self.agent) or self.versions[""]
-                if version == NEWEST and versions:
-                    return versions[max(versions)]
-                if version in versions:
-                    return versions[version]
-                self.hand.check_connection()
-                if time.monotonic() > deadline:
-                    raise WireError(f"weights of version {version} never came")
-                self.arrived.wait(POLL)
-
-    def arrays(self, order: Order) -> dict[str, Array]:
-        return self._task.layout.allocate()
-
-    def send(self, made: Trajectory | Verdict) -> None:
-        """Waits for the one before: a full queue holds its maker up."""
-        link = self.hand.link
-        if isinstance(made, Verdict):
-            link.deliver(self.names.meta_queue, wire.encode(made.to_message()), self.order_id)
-            return
-        began = time.monotonic()
-        self.settle()
-        card = self.report_card
-        self.report_card = replace(
-            card,
-            steps=card.steps + made.steps,
-            episodes=card.episodes + len(made.episode_return),
-            return_sum=card.return_sum + float(made.episode_return.sum()),
-            playing=card.playing + made.seconds,
-            blocked=card.blocked + time.monotonic() - began,
-            version=made.version,
-        )
-        pictures = self._task.layout.obs_dtype == "|u1"  # a screen takes a fiftieth of its room
-        raw = wire.encode_trajectory(made, self._task.spec.schema, compress=pictures)
-        headers = {"agent": self.agent}
-        self.sending = link.deliver(self.names.data_queue, raw, self.order_id, headers)
-
-    def settle(self) -> None:
-        """Waits until the broker has what was sent last."""
-        while self.sending is not None:
-            try:
-                delivered = self.sending.result(POLL)
-            except TimeoutError:
-                self.hand.check_connection()
-                continue
-            self.sending = None
-            self.report_card = replace(self.report_card, sent=self.report_card.sent + delivered)
-
-    def report(self, event: Fault | Notice) -> None:
-        message = event.to_message() if isinstance(event, Fault) else self._words("notice", event.text)
-        self.tell(message)
-
-    def tell(self, message: wire.Message) -> None:
-        self.hand.link.send("", self.names.meta_queue, wire.encode(message))
-
-    def say(self, kind: str, text: str) -> None:
-        self.tell(self._words(kind, text))
-
-    def _words(self, kind: str, text: str) -> wire.Message:
-        return wire.Message(kind, "", {"hand": self.hand.inbox, "text": text})
-
-    def open(self, progress: memoryview | None) -> None:
-        self.collector = Collector(self._task, self.hand.worker, self.report, None, progress)
-
-    def close(self) -> None:
-        if self.collector is not None:
-            self.collector.close()
 
 
 class Hand:
@@ -155,7 +48,7 @@ class Hand:
         say: Callable[[str], None] = print,
     ) -> None:
         self.worker, self.process, self.allowed = worker, process, allowed
-        self.progress, self.once, self.say = progress, once, say
+        self.progress, self.once, self.say = unshared() if progress is None else progress, once, say
         self.inbox = ""
         self.generation = 0
         self.sessions: dict[str, Session] = {}
@@ -164,6 +57,7 @@ class Hand:
         self.leaving = False
         self.link = Link(address, self._declare, PREFETCH, changed=say)
         self.link.start(patient=True)
+        self.progress[BEATS] += 1  # the broker takes us
 
     def introduction(self) -> Report:
         return Report(self.inbox, self.worker, socket.gethostname(), os.getpid())
@@ -203,7 +97,9 @@ class Hand:
         except WireError as error:
             self.say(f"a message that is none of ours was dropped: {error}")
 
-    def check_connection(self) -> None:
+    def wait_a_moment(self) -> None:
+        """A sign of life of somebody who waits for the broker; what was under way may be void meanwhile."""
+        self.progress[BEATS] += 1
         if self.generation != self.link.generation or not self.link.up.is_set():
             raise ConnectionReplacedError
 
@@ -214,7 +110,7 @@ class Hand:
             if self.generation != self.link.generation:
                 self._forget()
                 asked = 0.0
-            if not self.sessions and time.monotonic() - asked > HELLO_INTERVAL:
+            if self.link.up.is_set() and time.monotonic() - asked > HELLO_INTERVAL:
                 asked = time.monotonic()
                 self.link.send(TO_EXECUTORS, "", wire.encode(self.introduction().to_message("hello")))
             began = time.monotonic()
@@ -230,7 +126,7 @@ class Hand:
                 self._do(message)
             except ConnectionReplacedError:
                 continue
-            except (WireError, KeyError, TypeError, ValueError) as error:
+            except (WireError, KeyError, TypeError, ValueError) as error:  # nobody waits for an answer
                 self.say(f"a message that cannot be followed was dropped: {error!r}")
 
     def _note_idle(self, began: float) -> None:
@@ -252,7 +148,9 @@ class Hand:
                 self._consider(message)
             case "order" | "trial" | "release":
                 session = self.sessions.get(str(message.meta["run"]))
-                if session is not None:
+                if session is not None and message.kind == "release":
+                    self._release(session, int(message.meta["shard"]))
+                elif session is not None:
                     self._play(session, message)
             case "finish":
                 self._finish(str(message.meta["run"]), str(message.meta["reason"]))
@@ -267,15 +165,14 @@ class Hand:
         if known is not None:
             self.sessions.pop(run).close()
         task = Task.from_message(wire.Message("task", message.schema, message.meta["task"]))
-        session = Session(self, run, epoch, task, float(message.meta["hang_timeout"]))
+        session = Session(self, run, epoch, task, Limits(**message.meta["limits"]))
         try:
             self._check_environment(task)
+            self._join(session)
         except ManyhandsError as error:
             self.refused.add(epoch)
             self.say(f"{run}: {error}")
             session.say("refuse", f"cannot play: {error}")
-            return
-        self._join(session)
 
     def _check_environment(self, task: Task) -> None:
         envs.check_imports(task.env, self.allowed)
@@ -296,36 +193,45 @@ class Hand:
     def _play(self, session: Session, message: wire.Message) -> None:
         from manyhands.roles.worker import fulfil
 
-        assert session.collector is not None
-        if message.kind == "release":
-            session.collector.drop(int(message.meta["shard"]))
-            meta = {"hand": self.inbox, "shard": int(message.meta["shard"])}
-            session.settle()
-            session.tell(wire.Message("released", "", meta))
-            return
         plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
         stripped = replace(message, meta=plain)
         order = Order.from_message(stripped) if message.kind == "order" else Trial.from_message(stripped)
         session.order_id, session.agent = str(message.meta["order"]), getattr(order, "agent", "")
-        if self.progress is not None:
-            self.progress[HANG_TIMEOUT] = int(1000 * session.hang_timeout)
-            self.progress[BUSY] = 1
-        try:
+        with self._accounting_for(session):
+            assert session.collector is not None
             fulfil(order, session, session.collector)
+
+    def _release(self, session: Session, shard: int) -> None:
+        with self._accounting_for(session):
+            assert session.collector is not None
+            session.collector.drop(shard)
+            session.settle()
+            session.tell(wire.Message("released", "", {"hand": self.inbox, "shard": shard}))
+
+    @contextmanager
+    def _accounting_for(self, session: Session) -> Iterator[None]:
+        """Whatever goes wrong meanwhile, the executor hears of it, because it waits for an answer."""
+        self.progress[HANG_TIMEOUT] = int(1000 * session.limits.hang_timeout)
+        self.progress[MEMORY] = max(each.limits.worker_memory for each in self.sessions.values())
+        self.progress[BUSY] = 1
+        try:
+            yield
         except OutOfTurnError as error:  # one given before this hand forgot the shard, or it never had it
             meta = {"hand": self.inbox, "order": session.order_id, "text": str(error)}
             session.tell(wire.Message("unplayed", "", meta))
-        except ManyhandsError as error:
-            self._fail(session, str(error))
+        except ConnectionReplacedError:
+            raise
+        except Exception as error:
+            text = str(error) if isinstance(error, ManyhandsError) else f"{type(error).__name__}: {error}"
+            self._fail(session, text)
         finally:
-            if self.progress is not None:
-                self.progress[BUSY] = 0
+            self.progress[BUSY] = 0
 
     def _fail(self, session: Session, text: str) -> None:
         """Tells the executor, which counts it, and joins again with new environments."""
         session.say("failed", text)
         session.close()
-        self._join(Session(self, session.names.run, session.epoch, session.task(), session.hang_timeout))
+        self._join(Session(self, session.names.run, session.epoch, session.task(), session.limits))
 
     def _finish(self, run: str, reason: str) -> None:
         session = self.sessions.pop(run, None)

@@ -3,7 +3,6 @@
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -71,8 +70,7 @@ class Lane:
     def rebuild(self) -> None:
         """A new environment in place of one that failed; the old one may fail at closing, too."""
         self.stands_at = NOWHERE
-        with suppress(Exception):
-            self.env.close()
+        envs.close(self.env)
         self.env = self.make_env()
 
 
@@ -319,7 +317,7 @@ class Shard:
 
     def close(self) -> None:
         for lane in self.lanes:
-            lane.env.close()
+            envs.close(lane.env)
 
 
 class Collector:

@@ -5,7 +5,6 @@ import mmap
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 
 import numpy as np
 
@@ -114,8 +113,7 @@ class HogwildShard:
                 self.report(Fault(self.worker, self.index, self.index, self.episode, seed, text))
                 if attempt == TRIES - 1:
                     raise EnvError(f"{self.task.env.id} failed {TRIES} times in a row: {error}") from error
-                with suppress(Exception):  # it may fail at closing, too
-                    self.env.close()
+                envs.close(self.env)
                 self.env = envs.make_to_play(self.task.env, self.callable_env)
                 self.episode += 1
         self.episode += 1
@@ -163,7 +161,7 @@ class HogwildShard:
                 return total, length
 
     def close(self) -> None:
-        self.env.close()
+        envs.close(self.env)
 
 
 def _core(task: Task, index: int, memory: SharedMemory) -> A3cCore | AdqnCore:

@@ -2,7 +2,6 @@
 
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -108,7 +107,10 @@ class Player:
             self._replace(lane, seed, episode, error)
             return None
         self.encode(obs, self.obs[lane])
-        return float(reward), terminated or truncated
+        try:
+            return float(reward), terminated or truncated
+        except (TypeError, ValueError):
+            raise EnvError(f"{self.env.id} broke its contract: its reward is {reward!r}") from None
 
     def _begin(self, lane: int, seed: int, episode: int, failures: int = 0) -> np.random.Generator:
         """Begins an episode; after `failures` it is another one, by another seed."""
@@ -128,10 +130,9 @@ class Player:
         if self.report is None:
             raise EnvError(f"{self.env.id} failed: {type(error).__name__}: {error}") from error
         self.report(episode, trial_seed(seed, episode), "".join(traceback.format_exception(error)))
-        with suppress(Exception):
-            self.envs[lane].close()
+        envs.close(self.envs[lane])
         self.envs[lane] = envs.make_to_play(self.env, self.callable_env)
 
     def close(self) -> None:
         for env in self.envs:
-            env.close()
+            envs.close(env)

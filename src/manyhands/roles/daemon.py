@@ -15,16 +15,16 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType
 
 from manyhands import wire
 from manyhands.channels import shared
 from manyhands.channels.amqp_link import Address, Link
 from manyhands.channels.amqp_names import TO_EXECUTORS
-from manyhands.channels.processes import CRASHES, describe_exit, player_environment, resident_megabytes
-from manyhands.collect.signs import BEATS, BUSY, BYTES, EPISODE, HANG_TIMEOUT, LANE
+from manyhands.channels.processes import CRASHES, describe_exit, own_megabytes, player_environment
+from manyhands.collect.signs import BEATS, BUSY, BYTES, EPISODE, HANG_TIMEOUT, LANE, MEMORY
 from manyhands.config import RunConfig
 from manyhands.errors import RunError
+from manyhands.signals import stop_signals
 
 POLL = 0.1
 GRACE = 3.0
@@ -55,6 +55,7 @@ class Daemon:
         self.url, self.procs, self.name, self.once = url, procs, name, once
         self.allowed = allowed
         self.stopping = False
+        self.welcome = False  # the broker has taken one of the hands
         self.pauses = [FIRST_PAUSE] * procs
         self.due: dict[int, float] = dict.fromkeys(range(procs), 0.0)  # index: when to start it
         self.hands: list[Watched] = []
@@ -62,7 +63,11 @@ class Daemon:
 
     def run(self) -> int:
         self.link = Link(Address.parse(self.url), _nothing, 1, changed=lambda text: None)
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        with stop_signals(self._stop):
+            self._serve()
+        return self.code
+
+    def _serve(self) -> None:
         try:
             while not self.stopping and (self.hands or self.due):
                 for index in [i for i, due in self.due.items() if due <= time.monotonic()]:
@@ -73,11 +78,8 @@ class Daemon:
                 time.sleep(POLL)
         finally:
             self._end()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return self.code
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
+    def _stop(self) -> None:
         self.stopping = True
 
     def _start(self, index: int) -> None:
@@ -116,7 +118,8 @@ class Daemon:
         if signs[BUSY] and now - hand.beaten > allowed:
             hand.reason = f"an environment step took longer than {allowed:g} s"
             hand.process.kill()
-        size, limit = resident_megabytes(hand.process.pid), RunConfig.worker_memory
+        self.welcome = self.welcome or signs[BEATS] > 0
+        size, limit = own_megabytes(hand.process.pid), signs[MEMORY] or RunConfig.worker_memory
         if size > limit and not hand.reason:
             hand.reason, hand.retired = f"it held {size:.0f} MB, more than {limit}", True
             hand.process.kill()
@@ -126,8 +129,8 @@ class Daemon:
         self._kill_group(hand)
         if code == 0 and self.once:
             return
-        if code > 0 and time.monotonic() - hand.started < SETTLED and not hand.progress[BEATS]:
-            # It never played: a wrong password, a wrong certificate. The next one would fare no better.
+        if code > 0 and not self.welcome and not hand.progress[BEATS]:
+            # A wrong password, a wrong certificate. The next one would fare no better.
             self.code = code
             self.stopping = True
             return
