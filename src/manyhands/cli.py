@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from manyhands import __version__
+from manyhands.averaging.options import add_child, add_parent
 from manyhands.errors import ManyhandsError, UsageError
+from manyhands.options import Parser, add_allow_env, add_debug, add_quiet, add_run, whole
 
 EXAMPLES = """\
 examples:
@@ -31,13 +33,6 @@ examples:
 BENCHES = ("solve", "speed", "memory", "startup", "broker", "lto", "atari", "ray", "averaging")
 
 
-class Parser(argparse.ArgumentParser):
-    """Reports a wrong call in one line, with the help that would have avoided it."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
-
-
 def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="manyhands",
@@ -52,14 +47,14 @@ def parser() -> argparse.ArgumentParser:
     _add_play(commands)
     _add_worker(commands)
     _add_broker(commands)
-    _add_parent(commands)
-    _add_child(commands)
+    add_parent(commands)
+    add_child(commands)
     commands.add_parser("lto", help="learn to optimise a function: train, predict, export, plot, judge")
-    commands.add_parser("runs", help="list the runs under runs/").add_argument("--debug", action="store_true")
+    add_debug(commands.add_parser("runs", help="list the runs under runs/"))
     show = commands.add_parser("show", help="a run's settings, result and learning curve")
     show.add_argument("run", metavar="RUN", help="a run's name or path")
     show.add_argument("--out", type=Path, help="where to write the learning curve (default: RUN/plots/)")
-    show.add_argument("--debug", action="store_true", help="show tracebacks")
+    add_debug(show)
     sweep = commands.add_parser("sweep", help="try many settings: averaging")
     sweep.add_argument("sweep", metavar="NAME", choices=("averaging",), help="averaging: alpha times beta")
     sweep.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="its options; --help lists them")
@@ -101,22 +96,12 @@ def _add_train(commands: Any) -> None:
     train.add_argument("--cpus-per-worker", type=float, help="that Ray sets aside for each (default: 1)")
     train.add_argument("--executors", type=int, default=1, help="learners that share a broker's data")
     train.add_argument("--join", metavar="RUN", help="be one more executor of a run at the broker")
-    train.add_argument("--steps", type=_whole, help="stop after this many environment steps at the latest")
+    train.add_argument("--steps", type=whole, help="stop after this many environment steps at the latest")
     train.add_argument("--until", help="solved (default) or steps")
     train.add_argument("--seed", type=int, help="same seed, same result (default: 0)")
-    train.add_argument("--name", help="a name for the run, under runs/")
-    train.add_argument("--dir", type=Path, help="a directory for the run, anywhere")
-    train.add_argument("--resume", metavar="RUN", help="go on with a run, by name or path")
-    train.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.NAME=VALUE",
-        help="override a setting, such as algo.learning_rate=3e-4; may be given again",
-    )
-    train.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file")
-    train.add_argument("--quiet", action="store_true", help="no progress; faults still go to stderr")
-    train.add_argument("--debug", action="store_true", help="show tracebacks")
+    add_run(train)
+    add_quiet(train)
+    add_debug(train)
 
 
 def _add_eval(commands: Any) -> None:
@@ -127,12 +112,14 @@ def _add_eval(commands: Any) -> None:
     judge.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
     _add_which(judge)
     judge.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    judge.add_argument("--debug", action="store_true", help="show tracebacks")
+    add_debug(judge)
 
 
 def _add_which(parser: Any) -> None:
     parser.add_argument(
-        "--which", choices=("best", "last"), help="which checkpoint (default: the best tested)"
+        "--which",
+        metavar="CHECKPOINT",
+        help="best, last or, of a parent, such as exchange-000500 (default: the best tested, else the last)",
     )
 
 
@@ -143,7 +130,7 @@ def _add_play(commands: Any) -> None:
     play.add_argument("--episodes", type=int, default=1, help="how many, one after the other (default: 1)")
     play.add_argument("--seed", type=int, default=0, help="of the first episode (default: 0)")
     _add_which(play)
-    play.add_argument("--debug", action="store_true", help="show tracebacks")
+    add_debug(play)
 
 
 def _add_worker(commands: Any) -> None:
@@ -163,14 +150,8 @@ def _add_worker(commands: Any) -> None:
     worker.add_argument("--procs", type=int, default=0, help="processes that play (default: one per core)")
     worker.add_argument("--once", action="store_true", help="leave when the first run is over")
     worker.add_argument("--name", help="how runs call this worker (default: the host's name)")
-    worker.add_argument(
-        "--allow-env",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="play environments that import a module, such as 'my_module:*'; without it none are",
-    )
-    worker.add_argument("--debug", action="store_true", help="show tracebacks")
+    add_allow_env(worker)
+    add_debug(worker)
 
 
 def _add_broker(commands: Any) -> None:
@@ -186,102 +167,7 @@ def _add_broker(commands: Any) -> None:
     broker.add_argument("--password-file", type=Path, help="the password's first line (default: a new one)")
     broker.add_argument("--tls-cert", type=Path, help="speak TLS, with this certificate")
     broker.add_argument("--tls-key", type=Path, help="and this key")
-    broker.add_argument("--debug", action="store_true", help="show tracebacks")
-
-
-def _add_parent(commands: Any) -> None:
-    parent = commands.add_parser(
-        "parent",
-        help="average the weights of children on other machines",
-        description="Holds one network, and averages it with what its children send after every update, "
-        "which is an episode for a3c: theta <- (1 - alpha) theta + alpha theta_child, and on the child's "
-        "side the same with beta. Children come and go as they like. Settings are those of `train`. "
-        "Ctrl-C stops and saves; --resume goes on at the same address with the same token, and takes all "
-        "options but those of a new run (ENV, --algo, --set, --config, --seed, --name, --dir).",
-    )
-    parent.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
-    parent.add_argument("--algo", help="what the children learn with, as in train (default: a3c)")
-    parent.add_argument("--alpha", type=float, help="share of a child in the parent (default: 0.9)")
-    parent.add_argument("--beta", type=float, help="share of the parent in a child (default: 0)")
-    parent.add_argument("--exchanges", type=_whole, help="end after this many (default: 2000)")
-    parent.add_argument("--every", type=_whole, help="a child's steps between two (default: 0, every update)")
-    parent.add_argument("--format", help="how weights travel: float32 (default), float16 or int8")
-    parent.add_argument(
-        "--max-step", type=float, help="length of the step that one exchange may move it (default: 0, any)"
-    )
-    parent.add_argument(
-        "--parent-hogwild",
-        dest="hogwild",
-        action="store_true",
-        default=None,
-        help="let exchanges overwrite one another instead of taking turns",
-    )
-    parent.add_argument("--checkpoint-every", type=_whole, help="exchanges between two (default: 100)")
-    parent.add_argument(
-        "--listen", metavar="HOST:PORT", help="(default: 127.0.0.1:8765; a port of 0 is any that is free)"
-    )
-    parent.add_argument("--token-file", type=Path, help="children must know its first line")
-    parent.add_argument("--tls-cert", type=Path, help="speak TLS, with this certificate")
-    parent.add_argument("--tls-key", type=Path, help="and this key")
-    parent.add_argument(
-        "--silence", type=float, help="seconds after which a silent child is sent away (default: 600)"
-    )
-    parent.add_argument("--seed", type=int, help="of the first weights (default: 0)")
-    parent.add_argument("--name", help="a name for the run, under runs/")
-    parent.add_argument("--dir", type=Path, help="a directory for the run, anywhere")
-    parent.add_argument("--resume", metavar="RUN", help="go on with a run, by name or path")
-    parent.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help="as in train"
-    )
-    parent.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file")
-    parent.add_argument("--quiet", action="store_true", help="no progress and no report")
-    parent.add_argument("--debug", action="store_true", help="show tracebacks")
-
-
-def _add_child(commands: Any) -> None:
-    child = commands.add_parser(
-        "child",
-        help="train on this machine for a parent elsewhere",
-        description="Joins a parent, learns from it what to train, trains with all cores, and exchanges "
-        "weights. It comes back by itself when the connection is lost; Ctrl-C ends it.",
-    )
-    child.add_argument("url", metavar="URL", help="ws://host:8765 (the default port), or wss:// for TLS")
-    child.add_argument("--cores", type=int, help="processes that train (default: all cores)")
-    child.add_argument("--token-file", type=Path, help="the parent's token")
-    child.add_argument(
-        "--patience",
-        type=float,
-        default=3600.0,
-        help="seconds to look for a lost parent before ending (default: 3600)",
-    )
-    child.add_argument(
-        "--wait",
-        type=float,
-        default=0.0,
-        help="seconds to wait for a parent that is not there yet (default: 0)",
-    )
-    child.add_argument("--tls-ca", type=Path, help="a certificate to trust, such as the parent's own")
-    child.add_argument("--name", help="how the parent calls this child (default: host and a few letters)")
-    child.add_argument(
-        "--allow-env",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="play environments that import a module, such as 'my_module:*'; without it none are",
-    )
-    child.add_argument("--quiet", action="store_true", help="no progress; faults still go to stderr")
-    child.add_argument("--debug", action="store_true", help="show tracebacks")
-
-
-def _whole(text: str) -> int:
-    """Accepts 1000000, 1_000_000 and 1e6."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.5
-    if not number.is_integer():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(number)
+    add_debug(broker)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -294,7 +180,10 @@ def main(arguments: list[str] | None = None) -> None:
 
             learn_to_optimise(given[1:])
             return
-        options = parser().parse_args(given)
+        options, unknown = parser().parse_known_args(given)
+        if unknown:  # argparse itself would point to the help that has none of a command's options
+            command = f"manyhands {options.command}" if options.command else "manyhands"
+            raise UsageError(f"{' '.join(unknown)}: there is no such option (see `{command} --help`)")
         if options.command is None:
             parser().print_help()
             return

@@ -66,6 +66,12 @@ def test_eval_prints_json_with_its_keys(trained: Path) -> None:
     assert sampled.stdout != result.stdout
 
 
+def test_a_checkpoint_that_is_not_there_is_told_with_those_that_are(trained: Path) -> None:
+    words = ("eval", "quick", "--episodes", "1", "--which")
+    assert call(*words, "last", cwd=trained).returncode == 0
+    refused(call(*words, "exchange-000100", cwd=trained), 2, "no checkpoint 'exchange-000100'", "last")
+
+
 @pytest.mark.parametrize("suffix", ["mp4", "gif"])
 def test_play_writes_a_video(trained: Path, suffix: str) -> None:
     result = call("play", "quick", "--out", f"play.{suffix}", cwd=trained)
@@ -124,7 +130,8 @@ def test_overrides_and_a_config_file_reach_the_run(tmp_path: Path) -> None:
         (["train", "CartPole-v1", "--steps", "-5"], ["steps", "greater than 0"]),
         (["train", "CartPole-v1", "--steps", "many"], ["--steps", "many"]),
         (["train", "CartPole-v1", "--seed", "-1"], ["seed"]),
-        (["train", "CartPole-v1", "--colour", "red"], ["--colour"]),
+        (["train", "CartPole-v1", "--colour", "red"], ["--colour red", "manyhands train --help"]),
+        (["--colour"], ["--colour", "manyhands --help"]),
         (["train", "CartPole-v1", "--set", "algo.lerning_rate=1"], ["did you mean learning_rate"]),
         (["train", "CartPole-v1", "--set", "algo.gamma=2"], ["algo.gamma", "between 0 and 1"]),
         (["train", "CartPole-v1", "--set", "algo.gamma=high"], ["algo.gamma", "a number"]),

@@ -1,5 +1,7 @@
 """Averaging and quantising, as pure functions."""
 
+import argparse
+from dataclasses import fields
 from typing import Any, cast
 
 import numpy as np
@@ -10,9 +12,11 @@ from hypothesis.extra.numpy import arrays
 
 from manyhands import wire
 from manyhands.averaging.child import Exchanger
+from manyhands.averaging.door import Door
 from manyhands.averaging.link import Link
 from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, average, dequantise, quantise, within
-from manyhands.averaging.protocol import AveragingConfig
+from manyhands.averaging.options import add_child, add_parent
+from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig
 from manyhands.errors import WireError
 from manyhands.policy import Dense, Float32, Head, NetSpec, Weights
 
@@ -110,6 +114,21 @@ def test_a_child_tells_everything_once_whatever_is_lost_on_the_way() -> None:
     assert [message.meta["steps"] for message in link.asked] == [10, 30, 60, 100]
     assert [message.meta["episodes"] for message in link.asked] == [1, 2, 3, 4]
     assert exchanger.base == 4
+
+
+def test_help_tells_the_defaults_that_there_are() -> None:
+    commands = argparse.ArgumentParser().add_subparsers()
+    add_parent(commands)
+    add_child(commands)
+    told = " ".join(commands.choices["parent"].format_help().split())
+    alone = {"hogwild", "token_file", "tls_cert", "tls_key"}  # off, or none
+    for field in (*fields(AveragingConfig), *fields(Door)):
+        if field.name not in alone:
+            option = f"--{field.name.replace('_', '-')} "
+            text = told.rpartition(option)[2].partition(" --")[0]
+            shown = field.default if isinstance(field.default, str) else f"{field.default:g}"
+            assert f"default: {shown}" in text or f"{shown} (default)" in text, text
+    assert f"(default: {DEFAULT_ALGO})" in told
 
 
 class Refusing:

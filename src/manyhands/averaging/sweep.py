@@ -20,8 +20,8 @@ from manyhands.agent import judge
 from manyhands.averaging.network import averaged
 from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig
 from manyhands.bench.report import Report, Table, cores
-from manyhands.cli import Parser
 from manyhands.errors import UsageError
+from manyhands.options import Parser, add_settings
 from manyhands.plan import plan
 from manyhands.roles.worker import die_with_parent
 from manyhands.runs.plots import BLUE, GREY, new_figure, tidy
@@ -102,9 +102,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--episodes", type=int, default=500, help="that judge every checkpoint (default: 500)"
     )
     parser.add_argument("--seeds", default="0", help="one run each for every cell (default: 0)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help="as in train"
-    )
+    add_settings(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("sweep-averaging"), help="where to save (default: sweep-averaging)"
     )

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from manyhands.cli import Parser
 from manyhands.config import Config
 from manyhands.envs.lto import ENV_ID, KNOWN, STRATEGIES, Problem, function_of
 from manyhands.errors import UsageError
 from manyhands.lto.law import Law, export_npz, export_onnx, problem_of
+from manyhands.options import Parser
 from manyhands.runs import store
 from manyhands.settings import merge, parse_override, resolve
 

@@ -73,6 +73,9 @@ class Run:
         """The named one; by default the best tested, or the last where none was tested."""
         if which is None:
             which = BEST if self.checkpoint_path(BEST).exists() else LAST
+        kept = sorted(path.stem for path in (self.path / "checkpoints").glob("*.safetensors"))
+        if kept and which not in kept:
+            raise UsageError(f"{self.path} has no checkpoint {which!r}; it has {_few(kept)}")
         return checkpoint.read(self.checkpoint_path(which))
 
     def save(self, which: str, made: Checkpoint) -> None:
@@ -122,6 +125,11 @@ def _try_lock(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _few(names: list[str]) -> str:
+    """All of a few names, or the first and the last ones."""
+    return ", ".join(names if len(names) <= 6 else [*names[:3], "...", *names[-3:]])
 
 
 def choose_path(name: str | None, directory: Path | None) -> Path | None:
