@@ -6,7 +6,7 @@ from rich.panel import Panel
 
 from manyhands.averaging.child import Exchanger
 from manyhands.runs.store import Run
-from manyhands.runs.view import View, number
+from manyhands.runs.view import View, counted, number
 
 if TYPE_CHECKING:
     from manyhands.roles.executor import Executor
@@ -30,13 +30,9 @@ class ChildView(View):
         )
 
     def panel(self, executor: "Executor", speed: float) -> Panel:
-        counts, exchanger = executor.counts, self.exchanger
+        exchanger = self.exchanger
         pairs = [
-            ("steps", f"{counts.steps:,}"),
-            ("steps/s", f"{speed:,.0f}"),
-            ("episodes", f"{counts.episodes:,}"),
-            ("time", f"{counts.seconds:.1f} s"),
-            ("return", number(counts.recent_mean)),
+            *counted(executor, speed),
             ("exchanges", f"{exchanger.exchanges:,}"),
             ("round trip", f"{1000 * exchanger.round_trip:.1f} ms"),
             ("parent", self._parent()),

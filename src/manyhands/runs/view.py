@@ -113,11 +113,7 @@ class View:
         counts, statuses = executor.counts, executor.channel.workers()
         booked = ("collecting", "waiting", "learning", "broadcasting", "testing")
         pairs = [
-            ("steps", f"{counts.steps:,}"),
-            ("steps/s", f"{speed:,.0f}"),
-            ("episodes", f"{counts.episodes:,}"),
-            ("time", f"{counts.seconds:.1f} s"),
-            ("return", number(counts.recent_mean)),
+            *counted(executor, speed),
             ("last test", number(counts.last_mean)),
             ("best test", number(counts.best_mean)),
             ("goal", number(self.solved_at)),
@@ -208,6 +204,18 @@ def _worker_table(statuses: Sequence[WorkerStatus], version: int) -> Table:
     if len(by_name) > WORKER_ROWS:
         table.add_row(f"and {len(by_name) - WORKER_ROWS} more")
     return table
+
+
+def counted(executor: "Executor", speed: float) -> list[tuple[str, str]]:
+    """What there is to say of any training, with its names."""
+    counts = executor.counts
+    return [
+        ("steps", f"{counts.steps:,}"),
+        ("steps/s", f"{speed:,.0f}"),
+        ("episodes", f"{counts.episodes:,}"),
+        ("time", f"{counts.seconds:.1f} s"),
+        ("return", number(counts.recent_mean)),
+    ]
 
 
 def number(value: float | None) -> str:
