@@ -94,7 +94,9 @@ def _add_train(commands: Any) -> None:
         "here), ray:auto or ray://host:10001 (default: $MANYHANDS_CHANNEL, else processes here)",
     )
     train.add_argument("--cpus-per-worker", type=float, help="that Ray sets aside for each (default: 1)")
-    train.add_argument("--executors", type=int, default=1, help="learners that share a broker's data")
+    train.add_argument(
+        "--executors", type=int, default=1, help="learners that share a broker's data, of --steps each"
+    )
     train.add_argument("--join", metavar="RUN", help="be one more executor of a run at the broker")
     train.add_argument("--steps", type=whole, help="stop after this many environment steps at the latest")
     train.add_argument("--until", help="solved (default) or steps")
@@ -147,9 +149,9 @@ def _add_worker(commands: Any) -> None:
         nargs="?",
         help="amqp://user:password@host:5672/, or amqps:// for TLS (default: $MANYHANDS_CHANNEL)",
     )
-    worker.add_argument("--procs", type=int, default=0, help="processes that play (default: one per core)")
+    worker.add_argument("--procs", type=int, help="processes that play (default: one per core)")
     worker.add_argument("--once", action="store_true", help="leave when the first run is over")
-    worker.add_argument("--name", help="how runs call this worker (default: the host's name)")
+    worker.add_argument("--name", help="how runs call this worker (default: host and process number)")
     add_allow_env(worker)
     add_debug(worker)
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from manyhands.cli import BENCHES
-from manyhands.errors import RunError, UsageError, near
+from manyhands.errors import RunError, UsageError, near, needs
 from manyhands.runs import store
 from manyhands.settings import parse_override, read_yaml, resolve
 
@@ -142,21 +142,23 @@ def worker(options: argparse.Namespace) -> None:
         from manyhands.channels.amqp_link import Address
         from manyhands.roles.daemon import Daemon, default_name
     except ModuleNotFoundError as error:
-        raise UsageError(f"a worker needs {error.name}; pip install 'manyhands[amqp]'") from error
+        raise needs("a worker", error, "amqp") from error
     from manyhands.channels.open import CHANNEL_VARIABLE
     from manyhands.settings import usable_cores
 
     url = options.url or os.environ.get(CHANNEL_VARIABLE)
     if not url:
         raise UsageError("which broker? For example: manyhands worker amqp://user:password@host:5672/")
-    if options.procs < 0:
+    if options.procs is not None and options.procs < 1:
         raise UsageError(f"--procs is {options.procs}; it must be 1 or more")
     name = options.name or default_name()
     if not re.fullmatch(r"[\w.-]{1,100}", name):
         raise UsageError(f"--name {name!r} must be letters, digits, dots, dashes and underscores")
-    procs = options.procs or usable_cores()
+    procs = usable_cores() if options.procs is None else options.procs
+    daemon = Daemon(url, procs, name, options.once, options.allow_env)
+    daemon.check()
     print(f"{name}: {procs} processes wait for runs at {Address.parse(url)}", flush=True)
-    code = Daemon(url, procs, name, options.once, options.allow_env).run()
+    code = daemon.run()
     if code:
         sys.exit(code)
 

@@ -25,7 +25,7 @@ from manyhands.channels.amqp_link import Address, BrokerError, Link
 from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names
 from manyhands.channels.open import broker_name
 from manyhands.config import Config
-from manyhands.errors import UsageError
+from manyhands.errors import RunError, UsageError
 from manyhands.experience import Trajectory
 from manyhands.orders import Lost, Notice, Order, Taken, Trial
 from manyhands.plan import Plan, plan
@@ -116,6 +116,31 @@ def test_a_wrong_password_is_said_without_it() -> None:
     said = refusal(node.url.replace(node.password, "wrong-password"))
     assert "refuses this user or password" in said
     assert "wrong-password" not in said
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="Address already in use; choose another --port"):
+        Broker(port=broker().port, directory=tmp_path / "second").start()
+    assert not (tmp_path / "second").exists()
+    with pytest.raises(UsageError, match="between 0 and 65535"):
+        Broker(port=99_999)
+
+
+def test_a_broker_does_not_outlive_whoever_started_it_and_keeps_its_password(tmp_path: Path) -> None:
+    words = ["broker", "--port", "0", "--dir", str(tmp_path / "kept")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "manyhands.cli", *words], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        url = next(line.strip() for line in process.stdout if "amqp://" in line)
+    finally:
+        process.kill()
+        process.communicate()
+    address = Address.parse(url)
+    wait_for(lambda: "no broker answers" in refusal(url))
+    with Broker(port=address.port, directory=tmp_path / "kept") as again:
+        assert again.url == url
 
 
 def test_a_wrong_virtual_host_is_said() -> None:

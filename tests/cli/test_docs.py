@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from certificates import self_signed
 
 from manyhands.averaging.network import Network
 
@@ -80,21 +79,19 @@ def test_the_commands_for_averaging_run(tmp_path: Path) -> None:
 
 
 def test_the_commands_for_averaging_beyond_one_machine_run(tmp_path: Path) -> None:
-    certificate, key = self_signed(tmp_path)
-    (tmp_path / "token").write_text("open sesame\n")
-    files = {
-        "token": tmp_path / "token",
-        "cert.pem": certificate,
-        "key.pem": key,
-        "0.0.0.0:8765": "127.0.0.1:0",
-    }
+    text = (ROOT / "docs" / "averaging.md").read_text()
+    making = [line for line in text.splitlines() if line.startswith("openssl ")]
+    assert len(making) == 2
+    run_in(tmp_path, "\n".join(making).replace("DNS:parent.example", "IP:127.0.0.1"))
+    files = {name: tmp_path / name for name in ("token", "cert.pem", "key.pem")}
+    files["0.0.0.0:8765"] = "127.0.0.1:0"
     parent, child = (
         [files.get(word, word) for word in averaging_commands(who)[1]] for who in ("parent", "child")
     )
     with Network(tmp_path / "parent") as network:
         network.start_parent(*parent[2:], "--exchanges", 3)
         assert network.address.startswith("wss://")
-        network.start_child("far", *child[3:], "--tls-ca", certificate, "--cores", 1)
+        network.start_child("far", *child[3:], "--cores", 1)
         network.wait(120)
 
 

@@ -37,6 +37,7 @@ from manyhands.cli import main
 from manyhands.errors import RunError
 from manyhands.policy import NetSpec
 from manyhands.runs.store import LAST, Run
+from manyhands.runs.temporary import temporary
 
 ENV = "CartPole-v1"
 LONG = 1_000_000
@@ -199,6 +200,23 @@ def test_a_killed_child_harms_nobody_and_may_return(network: Network) -> None:
     wait_for(lambda: exchanges(network)["two"] > before["two"] + 5)
     network.start_child("one", "--cores", 1, "--quiet")
     wait_for(lambda: exchanges(network)["one"] > before["one"] + 5)
+
+
+def test_what_a_killed_process_left_goes_with_the_next_of_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / "manyhands-child-left"
+    left.mkdir()
+    (left / ".lock").touch()
+    with temporary("child") as mine:
+        assert left.exists()  # it may be about to be locked
+        for place in (left, mine):
+            os.utime(place, (0, 0))
+        with temporary("child"):
+            assert not left.exists()
+            assert mine.exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_killed_parent_is_resumed_and_its_children_come_back(network: Network) -> None:
@@ -542,6 +560,7 @@ def test_a_child_does_not_train_for_another_parent_that_took_its_parents_place(n
     network.path = path
     assert network.children["one"].wait(60) == 1
     assert "has another task now (Acrobot-v1 with a3c)" in network.said("one")
+    wait_for(lambda: "one left after 0 exchanges" in network.said("parent"))
 
 
 def test_a_token_is_demanded(network: Network, tmp_path: Path) -> None:
@@ -623,7 +642,10 @@ def test_a_slow_network_slows_nobody_else(network: Network) -> None:
     ("words", "said"),
     [
         (["child", "ws://127.0.0.1:1"], "no parent at ws://127.0.0.1:1"),
-        (["child", "http://127.0.0.1:1"], "is not an address"),
+        (["child", "http://127.0.0.1:1"], "a parent's address is ws://HOST:PORT"),
+        (["child", "ws://me:secret@127.0.0.1:1"], "and nothing more"),
+        (["child", "ws://127.0.0.1:1/place"], "and nothing more"),
+        (["child", "ws://127.0.0.1:port"], "and nothing more"),
         (["child", "ws://127.0.0.1:1", "--name", "a b"], "--name is 'a b'; it must be up to 64 letters"),
         (["child", "ws://127.0.0.1:1", "--patience", "0"], "--patience is 0"),
         (["child", "ws://127.0.0.1:1", "--tls-ca", "ca.pem"], "--tls-ca goes with"),

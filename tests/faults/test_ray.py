@@ -204,7 +204,7 @@ def test_without_ray_one_line_says_what_to_install(
     monkeypatch.delitem(sys.modules, "manyhands.channels.ray", raising=False)
     with pytest.raises(SystemExit):
         cli.main(["train", "CartPole-v1", "--channel", "ray", "--dir", str(tmp_path / "run")])
-    assert "pip install 'manyhands[ray]'" in capsys.readouterr().err
+    assert "pip install -c constraints.txt '.[ray]'" in capsys.readouterr().err
 
 
 def test_a_cluster_of_another_version_and_one_that_demands_a_token_are_one_line(

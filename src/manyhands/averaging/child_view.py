@@ -41,7 +41,7 @@ class ChildView(View):
         return self.framed([self.grid(pairs)], title, "Ctrl-C leaves the parent")
 
     def _parent(self) -> str:
-        return "looking for the parent" if self.exchanger.link.connection is None else "connected"
+        return "being looked for" if self.exchanger.link.connection is None else "connected"
 
     def end(self, run: Run, executor: "Executor") -> None:
         pass

@@ -4,10 +4,8 @@ import argparse
 import asyncio
 import re
 import socket
-import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,13 +26,16 @@ from manyhands.averaging.protocol import (
 from manyhands.checks import require
 from manyhands.collect.streams import INIT, mix
 from manyhands.envs import make as envs
-from manyhands.errors import RunError, UsageError
+from manyhands.errors import RunError, UsageError, needs
 from manyhands.plan import plan
 from manyhands.runs import checkpoint, store
 from manyhands.runs.store import Run
+from manyhands.runs.temporary import temporary
 from manyhands.settings import parse_override, read_yaml, resolve, usable_cores
 from manyhands.signals import stop_signals
 from manyhands.training import train
+
+WRONG_URL = "a parent's address is ws://HOST:PORT, or wss://HOST:PORT for TLS, and nothing more"
 
 
 def parent(options: argparse.Namespace) -> None:
@@ -143,6 +144,7 @@ def child(options: argparse.Namespace) -> None:
     url = _with_port(options.url)
     link = Link(url, name, read_token(options.token_file), options.tls_ca, options.patience)
     with ExitStack() as held:
+        link.said = lambda text: print(f"{name}: {text}", flush=True)
         try:
             welcome = link.join(options.wait)
         except OverError as error:  # nothing is wrong with this child
@@ -154,7 +156,6 @@ def child(options: argparse.Namespace) -> None:
         seed = mix(welcome.config.run.seed, INIT, *name.encode()) >> 33
         config = own_config(welcome, usable_cores() if options.cores is None else options.cores, seed)
         spec = plan(config).spec
-        link.said = lambda text: print(f"{name}: {text}", flush=True)
         link.get_ready(spec)
         if spec.schema != welcome.spec.schema:
             how = welcome.averaging.format
@@ -163,22 +164,27 @@ def child(options: argparse.Namespace) -> None:
         cores = f"{config.run.workers} core{'s' if config.run.workers > 1 else ''}"
         print(f"{name}: {env_id} with {config.run.algo} on {cores} for {url}", flush=True)
         exchanger = Exchanger(link, spec, welcome.weights.version)
-        directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="manyhands-child-"))) / "run"
+        directory = held.enter_context(temporary("child")) / "run"
         start = replace(welcome.weights, version=0)
         view = ChildView(exchanger, options.quiet)
         train(config, directory=directory, view=view, exchange=exchanger, start=start)
         if link.refused:
             raise RunError(link.refused)
-        print(f"{name}: {exchanger.exchanges:,} exchanges, {exchanger.steps:,} steps")
+        why = "the parent has all that it wanted" if link.over else "left"
+        print(f"{name}: {why}; {exchanger.exchanges:,} exchanges, {exchanger.steps:,} steps")
 
 
 def _with_port(url: str) -> str:
     """A parent's default port, where none is named."""
     try:
         parts = urlsplit(url)
-        if parts.scheme not in ("ws", "wss") or not parts.hostname or parts.port is not None:
-            return url  # wrong, or whole
+        port = parts.port
     except ValueError:
+        raise UsageError(WRONG_URL) from None
+    more = parts.username or parts.password or parts.path.strip("/") or parts.query or parts.fragment
+    if parts.scheme not in ("ws", "wss") or not parts.hostname or more:
+        raise UsageError(WRONG_URL)
+    if port is not None:
         return url
     return parts._replace(netloc=f"{parts.netloc.rstrip(':')}:{DEFAULT_PORT}").geturl()
 
@@ -195,4 +201,4 @@ def _need_websockets() -> None:
     try:
         import websockets  # noqa: F401
     except ModuleNotFoundError as error:
-        raise UsageError(f"this needs {error.name}; pip install 'manyhands[websockets]'") from error
+        raise needs("averaging", error, "websockets") from error

@@ -53,7 +53,9 @@ class Door:
     def address(self) -> tuple[str, int]:
         host, colon, port = self.listen.rpartition(":")
         if not colon or not host or not port.isdigit() or not int(port) < 65536:
-            raise UsageError(f"--listen {self.listen!r} is not of the form 127.0.0.1:8765")
+            raise UsageError(
+                f"--listen {self.listen!r} is not of the form 127.0.0.1:8765, with a port below 65536"
+            )
         return host.strip("[]"), int(port)
 
     def token(self) -> str:

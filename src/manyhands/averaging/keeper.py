@@ -61,7 +61,7 @@ class Keeper:
 
     def __enter__(self) -> "Keeper":
         if not self.quiet and self.console.is_terminal:
-            self.live = Live(console=self.console, refresh_per_second=4)
+            self.live = Live(console=self.console, refresh_per_second=4, transient=True)
             self.live.start()
         return self
 

@@ -93,7 +93,7 @@ class Link:
         """`patience`: seconds after which a child that has lost its parent stops looking for it."""
         self.url, self.name, self.token, self.patience = url, name, token, patience
         self.life = secrets.token_hex(8)
-        self.tls = client_tls(url, authority)
+        self.authority, self.tls = authority, client_tls(url, authority)
         self.connection: ClientConnection | None = None
         self.joined: Welcome | None = None
         self.spec: NetSpec | None = None
@@ -106,7 +106,7 @@ class Link:
 
     def join(self, wait: float = 0.0) -> Welcome:
         """The first time; raises where the parent does not want this child, or is not there in time."""
-        until = time.monotonic() + wait
+        until, told = time.monotonic() + wait, False
         while True:
             try:
                 self.connection, welcome = self._greet()
@@ -115,6 +115,9 @@ class Link:
                 left = until - time.monotonic()
                 if left <= 0:
                     raise
+                if not told:
+                    self.said(f"no parent at {self.url} yet; waiting for it up to {wait:g} s")
+                    told = True
                 time.sleep(min(LOOKING, left))
         self.joined, self.averaging = welcome, welcome.averaging
         return welcome
@@ -144,9 +147,10 @@ class Link:
                 max_size=MAX_WELCOME,
             ).__enter__()
         except ssl.SSLCertVerificationError as error:
+            hint = "" if self.authority else " (if it is your own, give it with --tls-ca)"
             raise RunError(
                 f"the certificate of the parent at {self.url} does not hold: "
-                f"{error.verify_message.strip('.')} (if it is your own, give it with --tls-ca)"
+                f"{error.verify_message.strip('.')}{hint}"
             ) from error
         except ssl.SSLError as error:
             hint = "a parent without a certificate has ws://"
@@ -237,6 +241,8 @@ class Link:
         assert self.spec is not None
         assert self.joined is not None
         if (welcome.config, welcome.spec) != (self.joined.config, self.joined.spec):
+            with suppress(ConnectionClosed, OSError):
+                connection.send(wire.encode(wire.Message("end")))
             connection.close()
             task = f"{welcome.config.env.id} with {welcome.config.run.algo}"
             self._give_up(f"the parent at {self.url} has another task now ({task}); start this child anew")

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+import os
 import socket
 import ssl
 import time
@@ -113,7 +114,8 @@ class Parent:
                 close_timeout=GRACE,
             )
         except OSError as error:
-            raise RunError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            why = os.strerror(error.errno) if error.errno else error
+            raise RunError(f"cannot listen on {host}:{port}: {why}; choose another --listen") from error
         async with server:
             found, port = next(iter(server.sockets)).getsockname()[:2]
             if ipaddress.ip_address(found).is_unspecified:  # listens on all addresses; children want one
@@ -178,6 +180,8 @@ class Parent:
                 await self._exchange_with(child, connection)
             child.left = True
             self.said(f"{name} left after {child.exchanges} exchanges")
+            if not child.exchanges:
+                del self.children[name]  # such as one that had another parent's task
         except ConnectionClosed as error:
             if error.sent is not None and error.sent.code == OVER:
                 if child is not None:

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import shlex
 import signal
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
@@ -26,6 +25,7 @@ from manyhands.plan import plan
 from manyhands.roles.worker import die_with_parent
 from manyhands.runs.plots import BLUE, GREY, new_figure, tidy
 from manyhands.runs.store import Run
+from manyhands.runs.temporary import temporary
 from manyhands.settings import parse_override, resolve
 
 T = TypeVar("T", int, float)
@@ -142,9 +142,9 @@ def numbers(name: str, text: str, kind: Callable[[str], T], such: str) -> tuple[
 
 def cell(words: Sequence[object], children: int, cores: int, episodes: int) -> Curve:
     """Trains one network of machines and judges every checkpoint that it kept."""
-    with tempfile.TemporaryDirectory(prefix="manyhands-averaging-") as temporary:
+    with temporary("sweep") as place:
         allowed = ("--allow-env", words[0]) if ":" in str(words[0]) else ()
-        run = averaged(Path(temporary) / "parent", words, children, cores, TIMEOUT, allowed)
+        run = averaged(place / "parent", words, children, cores, TIMEOUT, allowed)
         return judged(run, episodes)
 
 

@@ -6,6 +6,7 @@ An order without a hand waits here. An answer counts only for an order that is o
 what comes twice, too late, or from another run is counted and dropped.
 """
 
+import math
 import time
 import uuid
 from collections import deque
@@ -317,6 +318,8 @@ class AmqpChannel:
         if lost is not None:
             shards, undone = lost
             self.events.append(Lost(label(name), reason, shards, undone, culprit, fault))
+            if not self.hands.known:
+                self.reminded = -math.inf  # whoever looks should know at once
 
     def _look_after_hands(self) -> None:
         now = time.monotonic()
@@ -337,7 +340,9 @@ class AmqpChannel:
         elif now - self.reminded > PATIENCE:
             self.reminded = now
             self.events.append(
-                Notice("broker", f"no worker yet; start one: manyhands worker {self.link.address}")
+                Notice(
+                    "broker", f"there is no worker; start one: manyhands worker {self.link.address.example}"
+                )
             )
 
     def _note_depth(self, future: Any) -> None:

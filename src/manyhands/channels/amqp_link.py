@@ -10,6 +10,7 @@ import logging
 import random
 import ssl
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -36,7 +37,11 @@ FULL_PAUSE = 0.05
 
 
 class BrokerError(RunError):
-    """The broker cannot be reached, or does not want us."""
+    """The broker does not want us, or is `absent`."""
+
+    def __init__(self, text: str, absent: bool = False) -> None:
+        super().__init__(text)
+        self.absent = absent
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,11 @@ class Address:
     def __repr__(self) -> str:
         return f"Address({self})"
 
+    @property
+    def example(self) -> str:
+        """To be typed by somebody who knows the password."""
+        return str(self).replace("@", ":PASSWORD@", 1)
+
     def context(self) -> ssl.SSLContext | None:
         if not self.tls:
             return None
@@ -106,6 +116,7 @@ class Link:
     ) -> None:
         for library in ("aio_pika", "aiormq"):  # what they would log is said by `changed`, in our words
             logging.getLogger(library).setLevel(logging.CRITICAL)
+        warnings.filterwarnings("ignore", "coroutine 'Connection.close' was never awaited", RuntimeWarning)
         self.address, self.setup, self.prefetch = address, setup, prefetch
         self.missing, self.changed = missing, changed
         self.context = address.context()
@@ -216,16 +227,17 @@ class Link:
                 await asyncio.wait_for(self._open(), CONNECT_TIMEOUT)
                 return
             except (TimeoutError, ssl.SSLError, *CONNECTION_EXCEPTIONS) as error:
-                text = self._explain(error)
-                if not patient or "no broker answers" not in text:  # it answers, but does not want us
-                    raise BrokerError(text) from error
+                found = self._explain(error)
+                if not patient or not found.absent:
+                    raise found from error
+                text = str(found)
                 if text != said:
                     self.changed(f"{text}; trying again")
                     said = text
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _explain(self, error: BaseException) -> str:
+    def _explain(self, error: BaseException) -> BrokerError:
         """One line that says what is wrong, out of an error that rarely does."""
         texts: list[str] = []
         cause: BaseException | None = error
@@ -235,14 +247,18 @@ class Link:
         whole = " ".join(texts)
         where = str(self.address)
         if isinstance(error, AuthenticationError | ProbableAuthenticationError) or "ACCESS_REFUSED" in whole:
-            return f"{where}: the broker refuses this user or password"
+            return BrokerError(f"{where}: the broker refuses this user or password")
         if "vhost" in whole or "NOT_ALLOWED" in whole or "Connection.OpenOk" in whole:
-            return f"{where}: there is no virtual host {self.address.vhost!r}, or not for this user"
+            return BrokerError(
+                f"{where}: there is no virtual host {self.address.vhost!r}, or not for this user"
+            )
         if "CERTIFICATE" in whole or "certificate" in whole:
-            return f"{where}: the broker's certificate is not trusted; give its authority with ?ca=FILE"
+            return BrokerError(
+                f"{where}: the broker's certificate is not trusted; give its authority with ?ca=FILE"
+            )
         if "ssl" in whole.lower():
-            return f"{where}: no TLS there; is it the right port?"
-        return f"{where}: no broker answers ({texts[0]})"
+            return BrokerError(f"{where}: no TLS there; is it the right port?")
+        return BrokerError(f"{where}: no broker answers ({texts[0]})", absent=True)
 
     async def _open(self) -> None:
         address = self.address

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 from manyhands.channels.base import ExecutorChannel
-from manyhands.errors import UsageError
+from manyhands.errors import UsageError, needs
 from manyhands.plan import Plan
 from manyhands.settings import usable_cores
 
@@ -53,7 +53,7 @@ def _open_broker(plan: Plan, broker: str, path: Path) -> ExecutorChannel:
         from manyhands.channels.amqp import AmqpChannel
         from manyhands.channels.amqp_link import Address
     except ModuleNotFoundError as error:
-        raise UsageError(f"--channel amqp needs {error.name}; pip install 'manyhands[amqp]'") from error
+        raise needs("--channel amqp", error, "amqp") from error
     return AmqpChannel(plan.task, Address.parse(broker), broker_name(path), plan.config)
 
 
@@ -61,7 +61,7 @@ def _open_ray(plan: Plan, address: str, workers: int) -> ExecutorChannel:
     try:
         from manyhands.channels.ray import RayChannel
     except ModuleNotFoundError as error:
-        raise UsageError(f"--channel ray needs {error.name}; pip install 'manyhands[ray]'") from error
+        raise needs("--channel ray", error, "ray") from error
     run = plan.config.run
     return RayChannel(
         plan.task,

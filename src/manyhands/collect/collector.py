@@ -241,17 +241,20 @@ class Shard:
 
     def restore(self, state: ShardState) -> None:
         """Puts every lane where `state` says, by playing its actions again; says where that failed."""
-        restarted = [i for i, lane_state in enumerate(state.lanes) if not self._replay(i, lane_state)]
+        replayed = [self._replay(i, lane_state) for i, lane_state in enumerate(state.lanes)]
         self.sequence = state.sequence
-        if restarted and state.sequence:
-            lanes = ", ".join(str(self.lanes[i].index) for i in restarted)
-            self.report(
-                Notice(
-                    self.worker,
-                    f"{self.task.env.id} cannot be restarted exactly; "
-                    f"episodes in flight begin anew in lanes {lanes}",
-                )
-            )
+        if not state.sequence:
+            return
+        env = self.task.env.id
+        self._tell_of(state, replayed, False, f"{env} cannot be restarted exactly")
+        self._tell_of(state, replayed, True, "not all actions since their beginning are known")
+
+    def _tell_of(self, state: ShardState, replayed: list[bool], lost: bool, why: str) -> None:
+        """Of lanes whose episodes begin anew; `lost` ones were too long, or another executor's."""
+        anew = [i for i, lane in enumerate(state.lanes) if lane.lost == lost and not replayed[i]]
+        if anew:
+            lanes = ", ".join(str(self.lanes[i].index) for i in anew)
+            self.report(Notice(self.worker, f"{why}; episodes in flight begin anew in lanes {lanes}"))
 
     def _replay(self, i: int, state: LaneState) -> bool:
         """True when the lane stands where `state` says; else it has begun the episode after it."""

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from manyhands.errors import EnvError, UsageError, near
+from manyhands.errors import EnvError, UsageError, near, needs
 from manyhands.experience import Array
 
 SIDE = 84
@@ -46,7 +46,7 @@ def rom_of(game: str, env_id: str) -> str:
     try:
         from ale_py import roms
     except ModuleNotFoundError as error:
-        raise UsageError(f"{env_id} needs {error.name}; pip install 'manyhands[atari]'") from error
+        raise needs(env_id, error, "atari") from error
     names = {"".join(part.title() for part in rom.split("_")): rom for rom in roms.get_all_rom_ids()}
     if game not in names:
         hint = near(game, names) or "; there are Breakout, Pong and a hundred more"

@@ -22,7 +22,7 @@ from manyhands.envs import (
     lto,  # noqa: F401 (registers its environment)
 )
 from manyhands.envs.importing import imported
-from manyhands.errors import EnvError, ManyhandsError, UsageError, near
+from manyhands.errors import EnvError, ManyhandsError, UsageError, near, needs
 from manyhands.experience import Array
 from manyhands.policy import ActionSpec
 
@@ -140,7 +140,7 @@ def _spec(env_id: str) -> str | EnvSpec:
         try:
             from minatar.gym import register_envs
         except ModuleNotFoundError as error:
-            raise UsageError(f"{env_id} needs {error.name}; pip install 'manyhands[minatar]'") from error
+            raise needs(env_id, error, "minatar") from error
         register_envs()
     registered = gymnasium.registry.get(env_id)
     if registered is None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from manyhands.envs.lto import ENV_ID, Problem
-from manyhands.errors import UsageError
+from manyhands.errors import UsageError, needs
 from manyhands.experience import Array
 from manyhands.nets.numpy_net import NumpyNet
 from manyhands.policy import NetSpec, Weights
@@ -100,7 +100,7 @@ def export_onnx(law: Law, out: Path) -> None:
         import onnx
         from onnx import TensorProto, helper, numpy_helper
     except ModuleNotFoundError as error:
-        raise UsageError(f"an export to ONNX needs {error.name}; pip install 'manyhands[lto]'") from error
+        raise needs("an export to ONNX", error, "lto") from error
     problem = law.problem
     if problem.c == 0:
         raise UsageError("a law without conditions is one point; `manyhands lto predict` prints it")

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from manyhands.envs.lto import KNOWN, Problem
-from manyhands.errors import UsageError
+from manyhands.errors import needs
 from manyhands.experience import Array
 
 Function = Callable[[Array], Array]
@@ -100,7 +100,7 @@ def _by_descent(f: Function, size: int, known: Array) -> tuple[Array, float]:
         from scipy.optimize import minimize
         from scipy.stats import qmc
     except ModuleNotFoundError as error:
-        raise UsageError(f"more than two x need {error.name}; pip install 'manyhands[lto]'") from error
+        raise needs("a function of more than two x", error, "lto") from error
     points = 2 * qmc.Sobol(size, seed=0).random(STARTS) - 1
     values = f(points)
     best: tuple[Array, float] = points[0], np.inf

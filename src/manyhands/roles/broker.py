@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -21,6 +22,20 @@ START_TIMEOUT = 90.0
 STOP_TIMEOUT = 20.0
 SERVERS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 """The first does not insist on the system's own user and directories."""
+PASSWORD = "password"
+"""The file that keeps it beside the queues, because RabbitMQ knows only the first one it was given."""
+WATCH = """
+import os, shutil, signal, subprocess, sys
+sys.stdin.read()
+try:
+    os.killpg(int(sys.argv[1]), signal.SIGKILL)
+except ProcessLookupError:
+    pass
+subprocess.run([sys.argv[2], "-kill"], capture_output=True)
+if len(sys.argv) > 3:
+    shutil.rmtree(sys.argv[3], ignore_errors=True)
+"""
+"""Of a process that ends the node when the other end of its pipe is gone, even by kill -9."""
 
 
 @dataclass
@@ -49,11 +64,18 @@ class Broker:
             raise UsageError(
                 f"--listen {self.host!r} is not an address such as 127.0.0.1 or 0.0.0.0"
             ) from None
+        if not 0 <= self.port < 65536:
+            raise UsageError(f"--port is {self.port}; it must be between 0 and 65535")
         if not self.password:
-            self.password = secrets.token_urlsafe(18)
+            self.password = self._kept_password() or secrets.token_urlsafe(18)
         self.port = self.port or _free_port()
         self.temporary = self.directory is None
         self.process: subprocess.Popen[bytes] | None = None
+        self.watch: subprocess.Popen[bytes] | None = None
+
+    def _kept_password(self) -> str:
+        kept = self.directory / PASSWORD if self.directory is not None else None
+        return kept.read_text() if kept is not None and kept.exists() else ""
 
     @property
     def url(self) -> str:
@@ -67,24 +89,45 @@ class Broker:
             raise RunError(
                 "RabbitMQ is not installed; on Debian or Ubuntu: sudo apt-get install rabbitmq-server"
             )
+        self._check_port()
         if self.directory is None:
             self.directory = Path(tempfile.mkdtemp(prefix="manyhands-broker-"))
         self.directory.mkdir(parents=True, exist_ok=True)
         self.home = self.directory.resolve()
         (self.home / "plugins").write_text("[].\n")
-        (self.home / "rabbitmq.conf").write_text(self._settings())
-        (self.home / "rabbitmq.conf").chmod(0o600)
+        for name, text in ((PASSWORD, self.password), ("rabbitmq.conf", self._settings())):
+            (self.home / name).touch(0o600)
+            (self.home / name).write_text(text)
         self.environment = self._environment()
         with (self.home / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
                 [server], env=self.environment, stdout=output, stderr=output, process_group=0
             )
+        words = [str(self.process.pid), shutil.which("epmd") or "epmd"]
+        self.watch = subprocess.Popen(
+            [sys.executable, "-I", "-c", WATCH, *words, *([str(self.home)] if self.temporary else [])],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            process_group=0,
+        )
         try:
             self._wait()
         except BaseException:
             self.stop()
             raise
         return self
+
+    def _check_port(self) -> None:
+        """RabbitMQ says it late and at length; and who asks at the port meanwhile asks somebody else."""
+        try:
+            with socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((self.host, self.port))
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else error
+            raise RunError(
+                f"cannot listen on {self.host}:{self.port}: {why}; choose another --port"
+            ) from error
 
     def _settings(self) -> str:
         kind = "ssl" if self.certificate else "tcp"
@@ -144,6 +187,10 @@ class Broker:
 
     def kill(self) -> None:
         """As a power cut would."""
+        if self.watch is not None:
+            self.watch.kill()
+            self.watch.communicate()
+            self.watch = None
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from manyhands import wire
 from manyhands.channels import shared
-from manyhands.channels.amqp_link import Address, Link
+from manyhands.channels.amqp_link import Address, BrokerError, Link
 from manyhands.channels.amqp_names import TO_EXECUTORS
 from manyhands.channels.processes import CRASHES, describe_exit, own_megabytes, player_environment
 from manyhands.collect.signs import BEATS, BUSY, BYTES, EPISODE, HANG_TIMEOUT, LANE, MEMORY
@@ -60,9 +60,17 @@ class Daemon:
         self.due: dict[int, float] = dict.fromkeys(range(procs), 0.0)  # index: when to start it
         self.hands: list[Watched] = []
         self.code = 0
+        self.link = Link(Address.parse(url), _nothing, 1, changed=lambda text: None)
+
+    def check(self) -> None:
+        """Refuses a broker that does not want us; one that is not there yet is waited for by the hands."""
+        try:
+            self.link.start()
+        except BrokerError as error:
+            if not error.absent:
+                raise
 
     def run(self) -> int:
-        self.link = Link(Address.parse(self.url), _nothing, 1, changed=lambda text: None)
         with stop_signals(self._stop):
             self._serve()
         return self.code

@@ -98,7 +98,7 @@ class Executor:
         self.fault_times: deque[float] = deque()
         self.last_row: dict[str, Any] = {}
         self.last_log = 0.0
-        self.last_save = time.monotonic()
+        self.last_save = self.started = time.monotonic()
 
     def resume(
         self, counts: Progress, previous: tuple[Weights, ...], states: Mapping[int, ShardState]
@@ -125,7 +125,7 @@ class Executor:
 
     def run(self) -> None:
         """Until solved, out of steps, or stopped. Saves at the end, whatever the reason."""
-        started = time.monotonic() - self.counts.seconds
+        self.started = time.monotonic() - self.counts.seconds
         if self.counts.steps and self._test_is_due():
             self._test()  # the one during which the run was stopped
         while not self.stopping and not self.ended and not self._finished():
@@ -133,16 +133,19 @@ class Executor:
             if batch is None:
                 break
             self._learn(batch)
-            self.counts.seconds = time.monotonic() - started
+            self._clock()
             if self._test_is_due():
                 self._test()
-            self.counts.seconds = time.monotonic() - started
+            self._clock()
             self._log()
             if time.monotonic() - self.last_save >= self.config.run.checkpoint_every:
                 self._save()
         if self.last_row:
             self.listener.progress(self.last_row, self)
         self._save()
+
+    def _clock(self) -> None:
+        self.counts.seconds = time.monotonic() - self.started
 
     def _finished(self) -> bool:
         if self.config.run.until == "told":
@@ -205,6 +208,7 @@ class Executor:
             case Notice() as notice:
                 self.listener.said(f"{notice.worker}: {notice.text}")
             case None:
+                self._clock()
                 self.listener.waiting(self)
 
     def _batch(self) -> list[Trajectory] | None:

@@ -89,7 +89,7 @@ class Run:
     def lock(self) -> Iterator[None]:
         """Keeps a second process from training in the same directory; ends with this process."""
         with (self.path / ".lock").open("a") as file:
-            if not _try_lock(file):
+            if not try_lock(file):
                 raise UsageError(f"another process is training in {self.path}")
             for place in ("checkpoints", "memory"):
                 for leftover in (self.path / place).glob(".*"):
@@ -100,7 +100,7 @@ class Run:
         """Whether a process is training in it now."""
         try:
             with (self.path / ".lock").open("a") as file:
-                return not _try_lock(file)
+                return not try_lock(file)
         except OSError:
             return False
 
@@ -119,7 +119,7 @@ class Run:
         checkpoint.write_atomically(self.path / "config.yaml", text.encode())
 
 
-def _try_lock(file: IO[str]) -> bool:
+def try_lock(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
