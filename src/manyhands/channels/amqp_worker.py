@@ -52,7 +52,7 @@ class Hand:
         self.inbox = ""
         self.generation = 0
         self.sessions: dict[str, Session] = {}
-        self.refused: set[str] = set()  # epochs
+        self.refused: set[str] = set()  # epochs of runs that it cannot play, or that are over
         self.todo: SimpleQueue[Any] = SimpleQueue()
         self.leaving = False
         self.link = Link(address, self._declare, PREFETCH, changed=say)
@@ -176,7 +176,7 @@ class Hand:
 
     def _check_environment(self, task: Task) -> None:
         envs.check_imports(task.env, self.allowed)
-        envs.make(task.env).close()
+        envs.close(envs.make(task.env))
 
     def _join(self, session: Session) -> None:
         session.open(self.progress)
@@ -237,6 +237,7 @@ class Hand:
         session = self.sessions.pop(run, None)
         if session is None:
             return
+        self.refused.add(session.epoch)  # an offer may still be on its way
         session.settle()
         session.tell(session.report_card.to_message("protocol"))
         session.close()
