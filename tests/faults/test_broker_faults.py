@@ -283,7 +283,7 @@ def test_a_misbehaving_environment_takes_one_hand_and_the_run_goes_on(
 
 def test_a_hand_that_grows_larger_than_its_run_allows_is_replaced(tmp_path: Path) -> None:
     view = Watcher()
-    layers = {"env": {"kwargs": {"leak": 100_000}}, "run": {"worker_memory": 150, "steps": 16_384}}
+    layers = {"env": {"kwargs": {"leak": 30_000}}, "run": {"worker_memory": 150, "steps": 8192}}
     with Workers(broker().url, 1):
         train(
             config("small_envs:Leaky", **layers),

@@ -16,9 +16,7 @@ from manyhands.averaging.maths import Feedback
 from manyhands.config import Config
 from manyhands.experience import Trajectory
 from manyhands.policy import Float32, NetSpec, Weights
-
-RECENT = 100
-"""Episodes in the mean of recent returns."""
+from manyhands.roles.executor import RECENT
 
 
 class Mixable(Protocol):

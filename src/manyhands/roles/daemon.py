@@ -156,7 +156,7 @@ class Daemon:
         print(f"{hand.name.rpartition('.')[2]}: {reason}; starting another", flush=True)
         self._tell(wire.Message("gone", "", meta))
         now = time.monotonic()
-        if now - hand.started > SETTLED:
+        if hand.retired or now - hand.started > SETTLED:
             self.pauses[hand.index] = FIRST_PAUSE
         self.due[hand.index] = now + self.pauses[hand.index] * random.uniform(0.5, 1.0)
         self.pauses[hand.index] = min(2 * self.pauses[hand.index], LONGEST_PAUSE)
