@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -20,20 +21,22 @@ from manyhands.errors import RunError, UsageError
 
 START_TIMEOUT = 90.0
 STOP_TIMEOUT = 20.0
+MAPPER_TIMEOUT = 5.0
 SERVERS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 """The first does not insist on the system's own user and directories."""
 PASSWORD = "password"
 """The file that keeps it beside the queues, because RabbitMQ knows only the first one it was given."""
 WATCH = """
-import os, shutil, signal, subprocess, sys
+import os, shutil, signal, sys
+from manyhands.roles.broker import end_mapper
 sys.stdin.read()
 try:
     os.killpg(int(sys.argv[1]), signal.SIGKILL)
 except ProcessLookupError:
     pass
-subprocess.run([sys.argv[2], "-kill"], capture_output=True)
-if len(sys.argv) > 3:
-    shutil.rmtree(sys.argv[3], ignore_errors=True)
+end_mapper(os.environ)
+if len(sys.argv) > 2:
+    shutil.rmtree(sys.argv[2], ignore_errors=True)
 """
 """Of a process that ends the node when the other end of its pipe is gone, even by kill -9."""
 
@@ -103,9 +106,9 @@ class Broker:
             self.process = subprocess.Popen(
                 [server], env=self.environment, stdout=output, stderr=output, process_group=0
             )
-        words = [str(self.process.pid), shutil.which("epmd") or "epmd"]
+        own = [str(self.home)] if self.temporary else []
         self.watch = subprocess.Popen(
-            [sys.executable, "-I", "-c", WATCH, *words, *([str(self.home)] if self.temporary else [])],
+            [sys.executable, "-c", WATCH, str(self.process.pid), *own],
             env=self.environment,
             stdin=subprocess.PIPE,
             process_group=0,
@@ -196,7 +199,7 @@ class Broker:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.process = None
-        self._end_mapper()
+        end_mapper(self.environment)
 
     def stop(self) -> None:
         if self.process is not None:
@@ -208,13 +211,6 @@ class Broker:
         if self.temporary and self.directory is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
             self.directory = None
-
-    def _end_mapper(self) -> None:
-        """Erlang's port mapper outlives its node; this one is ours alone."""
-        if mapper := shutil.which("epmd"):
-            subprocess.run(
-                [mapper, "-kill"], env=self.environment, capture_output=True, timeout=10, check=False
-            )
 
     def resident_megabytes(self) -> float:
         """Of the node: the largest process of its group."""
@@ -233,6 +229,18 @@ class Broker:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+
+def end_mapper(environment: Mapping[str, str]) -> None:
+    """Erlang's port mapper outlives its node; this one is ours alone. It takes a while to miss the node."""
+    mapper = shutil.which("epmd")
+    deadline = time.monotonic() + MAPPER_TIMEOUT
+    while mapper is not None and time.monotonic() < deadline:
+        words = [mapper, "-kill"]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=10, check=False)
+        if "living nodes" not in done.stdout + done.stderr:
+            return
+        time.sleep(0.1)
 
 
 def _free_port() -> int:
