@@ -165,10 +165,13 @@ def test_an_environment_that_cannot_be_repeated_is_said(opener: Open) -> None:
     made = planned("small_envs:Unrepeatable")
     channel = opener(made)
     channel.publish(weights(made, 0))
-    channel.order(Order(0, 0, 0))
-    first = receive_all(channel, 1)[0]
-    start = ShardState.fresh(made.task.layout).after(first)
-    channel.order(Order(0, 1, 0, start))
+    start = ShardState.fresh(made.task.layout)
+    while not any(len(lane.actions) for lane in start.lanes):  # both may just have begun an episode
+        channel.order(Order(0, start.sequence, 0))
+        played = receive_all(channel, 1)[0]
+        start = start.after(played)
+        channel.ack(played)
+    channel.order(Order(0, start.sequence, 0, start))
     said = []
     while not isinstance(event := channel.receive(30), Trajectory):
         assert event is not None
