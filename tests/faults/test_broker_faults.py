@@ -18,7 +18,6 @@ import pytest
 from brokers import TESTS, Cutter, Workers, broker, crew, wait_for
 
 from manyhands.algos.configs import ANYWHERE
-from manyhands.channels.amqp_link import Address, Link
 from manyhands.collect.signs import unshared
 from manyhands.config import Config
 from manyhands.errors import EnvError
@@ -303,10 +302,6 @@ def test_a_closed_terminal_ends_a_worker_and_its_hands_politely() -> None:
         assert not any(Path(f"/proc/{hand}").exists() for hand in hands)
 
 
-async def nothing(link: Link) -> None:
-    """No queues needed."""
-
-
 @pytest.mark.parametrize("welcome", [True, False])
 def test_a_hand_that_cannot_start_ends_its_worker_only_if_none_ever_could(welcome: bool) -> None:
     daemon = Daemon("amqp://127.0.0.1:1/", 1, "worker", False, [])
@@ -315,7 +310,6 @@ def test_a_hand_that_cannot_start_ends_its_worker_only_if_none_ever_could(welcom
     hand = Watched(0, "hand", failed, unshared(), time.monotonic())
     daemon.hands.append(hand)
     daemon.due.clear()
-    daemon.link = Link(Address.parse(daemon.url), nothing, 1)
     daemon._bury(hand, failed.wait())
     daemon.link.close()
     assert daemon.stopping == (not welcome)
