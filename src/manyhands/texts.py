@@ -1,0 +1,30 @@
+"""Text from elsewhere, made safe to show: a name or a message must not control a terminal or forge a log line."""
+
+import unicodedata
+
+LONGEST = 1000
+"""Characters of one line that are shown."""
+MOST_LINES = 200
+
+
+def one_line(text: object, limit: int = LONGEST) -> str:
+    """`text` as one line of printable characters; anything that would move a cursor is written out."""
+    whole = str(text)
+    shown = "".join(_visible(letter) for letter in whole[:limit])
+    return shown if len(whole) <= limit else f"{shown}... ({len(whole) - limit} more characters)"
+
+
+def lines(text: object, limit: int = LONGEST, most: int = MOST_LINES) -> str:
+    """The same for text of several lines, such as a traceback; of too many, the last ones."""
+    found = str(text).splitlines()
+    kept = [one_line(line.replace("\t", "    "), limit) for line in found[-most:]]
+    return "\n".join(kept)
+
+
+def _visible(letter: str) -> str:
+    # C: control, format (which reverses the direction of text), surrogate, private, unassigned.
+    # Zl and Zp: line and paragraph separators.
+    category = unicodedata.category(letter)
+    if category[0] == "C" or category in ("Zl", "Zp"):
+        return letter.encode("unicode_escape", "backslashreplace").decode("ascii")
+    return letter
