@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
+from manyhands.envs.importing import check_pattern
 from manyhands.errors import UsageError
 
 
@@ -49,8 +50,10 @@ def add_allow_env(parser: Any) -> None:
         "--allow-env",
         action="append",
         default=[],
-        metavar="PATTERN",
-        help="play environments that import a module, such as 'my_module:*'; without it none are",
+        type=check_pattern,
+        metavar="MODULE:NAME",
+        help="let others name this environment, or with 'MODULE:*' all that the module itself defines; "
+        "without it only environments that are registered with Gymnasium here",
     )
 
 

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from scipy.stats import qmc
 
 from manyhands.collect import starts
-from manyhands.config import EnvConfig
 from manyhands.envs import lto
 from manyhands.envs.lto import KNOWN, Problem
-from manyhands.envs.make import imports
 from manyhands.errors import EnvError, UsageError
 from manyhands.lto.truth import minimum
 
@@ -175,14 +173,6 @@ def test_the_rewards_are_the_drops_of_f() -> None:
 def test_a_wrong_problem_is_refused_by_name(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Problem(**wrong)
-
-
-@pytest.mark.parametrize("spelling", ["manyhands/Lto-v0", "manyhands/Lto", "rig:manyhands/Lto-v0"])
-def test_code_is_named_whatever_the_spelling_of_the_id(spelling: str) -> None:
-    """What a worker's owner has to allow."""
-    found = imports(EnvConfig(spelling, {"functions": ["os:abort", "sphere"]}))
-    assert "os:abort" in found
-    assert imports(EnvConfig("manyhands/Lto-v0", {"functions": ["sphere"]})) == []
 
 
 def test_the_truth_with_many_x_and_many_valleys() -> None:

@@ -1,19 +1,33 @@
-"""Code of the user's, by name: `module:callable`."""
+"""Code of the user's own, by name: `module:callable`."""
 
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
 from manyhands.errors import UsageError
 
+MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+PATTERN = re.compile(rf"{MODULE}:(\*|[A-Za-z_]\w*|(?:[\w-]+/)?[\w-]+-v\d+)", re.ASCII)
+
+
+def check_pattern(pattern: str) -> str:
+    """`pattern`, if it is `module:name` or `module:*`: what `--allow-env` takes."""
+    if not PATTERN.fullmatch(pattern):
+        raise UsageError(
+            f"--allow-env {pattern[:100]!r} is not of the form module:name, or module:* for all environments "
+            "and functions that the module itself defines"
+        )
+    return pattern
+
 
 def imported(path: str, what: str) -> Callable[..., Any]:
-    """The callable at `path`, where `what` is said to be found."""
+    """Return the callable at `path`, a module and a name at its top level; `what` says what it is for."""
     module, _, name = path.partition(":")
+    if not name.isidentifier():
+        raise UsageError(f"{path!r} is not of the form module:name, without dots behind the colon")
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found: Any = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever a module does when it is imported
         raise UsageError(f"cannot import the {what} {path!r}: {error}") from error
     if not callable(found):

@@ -113,16 +113,16 @@ class Problem:
                 )
             if ":" in name and not self.bounds:
                 raise UsageError(f"{name} needs --bounds=LOW:HIGH, for all variables or for each")
-        for what, value, least in (
-            ("--x", self.x, 1),
-            ("--c", self.c, 0),
-            ("--horizon", self.horizon, 1),
-            ("--variants", self.variants, 1),
-            ("--intervals", self.intervals, 1),
-            ("--candidates", self.candidates, 1),
+        for what, value, least, most in (
+            ("--x", self.x, 1, 1000),
+            ("--c", self.c, 0, 1000),
+            ("--horizon", self.horizon, 1, 10_000),
+            ("--variants", self.variants, 1, 100_000),
+            ("--intervals", self.intervals, 1, 1_000_000),
+            ("--candidates", self.candidates, 1, 100_000),
         ):
-            if not isinstance(value, int) or value < least:
-                raise UsageError(f"{what} is {value!r}; it must be a whole number of at least {least}")
+            if type(value) is not int or not least <= value <= most:
+                raise UsageError(f"{what} is {value!r}; it must be a whole number from {least} to {most}")
         if self.size < 2 and "rosenbrock" in self.functions:
             raise UsageError("rosenbrock has two variables or more; add one with --x or --c")
         if len(self.bounds) not in (0, 1, self.size):
@@ -266,6 +266,7 @@ class LtoEnv(gymnasium.Env[Array, Array]):
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's)
+    checks_arguments = True  # which `Problem` names and checks
 
     def __init__(self, member: int = 0, render_mode: str | None = None, **problem: Any) -> None:
         self.problem = Problem.of(problem)

@@ -1,9 +1,8 @@
 """Environments: making any Gymnasium one, and describing its spaces as plain data."""
 
-import fnmatch
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from gymnasium.wrappers import TimeLimit
 
 from manyhands.config import EnvConfig
 from manyhands.envs import (
+    allowed,
     atari,
     lto,  # noqa: F401 (registers its environment)
 )
@@ -76,17 +76,6 @@ class Forgetful(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(**arguments)
 
 
-def imports(config: EnvConfig) -> list[str]:
-    """The modules' names that making it would import, besides Gymnasium's own: code, not data.
-
-    Functions to optimise count whatever the id: Gymnasium knows more than one spelling of it.
-    """
-    found = [config.id] if ":" in config.id else []
-    functions = config.kwargs.get("functions", ())
-    names = [functions] if isinstance(functions, str) else list(functions)
-    return found + [str(name) for name in names if ":" in str(name)]
-
-
 def make_to_play(config: EnvConfig, callable_env: MakeEnv | None = None) -> Env:
     """An environment for a lane, which does not check its actions again.
 
@@ -103,11 +92,11 @@ def make_to_play(config: EnvConfig, callable_env: MakeEnv | None = None) -> Env:
     return env
 
 
-def check_imports(config: EnvConfig, allowed: list[str]) -> None:
-    """What imports a module must be allowed, by patterns, by the owner of this machine."""
-    for name in imports(config):
-        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed):
-            raise UsageError(f"{name} is not allowed here; start this with --allow-env {name!r}")
+def check_imports(config: EnvConfig, patterns: Sequence[str]) -> None:
+    """Refuses an environment that somebody else names unless the owner of this machine allows its code."""
+    if ":" not in config.id:
+        _spec(config.id)  # which registers what is registered late
+    allowed.check(config, patterns)
 
 
 def start(playing: list[Env], actions: list[Any]) -> None:
