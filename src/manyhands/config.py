@@ -17,6 +17,9 @@ from manyhands.checks import not_negative, positive, require, unit
 from manyhands.errors import UsageError, near
 
 T = TypeVar("T")
+MAX_SHARDS, MAX_LANES, MAX_ROLLOUT = 4096, 65_536, 1_000_000
+"""More environments than a machine can hold, and longer rollouts than anyone learns from: slips of the pen."""
+MAX_LAYERS = 64
 Mode = Literal["sync", "pipelined", "async"]
 
 
@@ -63,7 +66,9 @@ class NetConfig:
 
     def __post_init__(self) -> None:
         ok = all(isinstance(size, int) and 0 < size <= 65536 for size in self.hidden)
-        require(ok, "net.hidden", list(self.hidden), "a list of sizes such as [64, 64]")
+        require(ok, "net.hidden", list(self.hidden), "a list of sizes such as [64, 64], each up to 65536")
+        layers = len(self.hidden)
+        require(layers <= MAX_LAYERS, "net.hidden's number of layers", layers, f"at most {MAX_LAYERS}")
         require(math.isfinite(self.log_std), "net.log_std", self.log_std, "a number")
         not_negative(self, "net", "initial_std")
 
@@ -84,6 +89,11 @@ class CollectConfig:
     def __post_init__(self) -> None:
         positive(self, "collect", "shards", "lanes", "steps")
         unit(self, "collect", "random")
+        for name, most in (("shards", MAX_SHARDS), ("lanes", MAX_LANES), ("steps", MAX_ROLLOUT)):
+            require(getattr(self, name) <= most, f"collect.{name}", getattr(self, name), f"at most {most:,}")
+        all_lanes = self.shards * self.lanes
+        allowed = f"at most {MAX_LANES:,} together"
+        require(all_lanes <= MAX_LANES, "collect.shards times collect.lanes", all_lanes, allowed)
 
     @property
     def random_lanes(self) -> int:

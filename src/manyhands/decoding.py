@@ -105,9 +105,7 @@ def _count_plain(value: Any, name: str, most: int, depth: int) -> int:
         items: list[Any] = list(value.values())
     elif type(value) in (list, tuple):
         items = list(value)
-    elif (
-        value is None or type(value) in (bool, int, float) or (type(value) is str and len(value) <= MAX_TEXT)
-    ):
+    elif value is None or type(value) in (bool, int, float) or (type(value) is str and len(value) <= MAX_TEXT):
         return 1
     else:
         raise WireError(f"{name} holds {type(value).__name__}, which is not plain data")

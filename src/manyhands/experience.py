@@ -17,6 +17,8 @@ REPLAY_LIMIT = 30_000
 """Steps of an unfinished episode that are remembered, so that it can be played again after a crash.
 A longer one is begun anew: remembering an endless episode would be a leak."""
 
+SPARSE = ("final_obs", "final_at", "episode_return", "episode_length")
+"""Arrays of which only as much is used as episodes end."""
 LIFE_LOST = "life_lost"
 """The column that marks, with 1, steps at which a life was lost and the game went on."""
 
@@ -64,6 +66,16 @@ class Layout:
             Field("episode_return", "<f8", (prod(time_lane),)),
             Field("episode_length", "<i4", (prod(time_lane),)),
         )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, at their largest."""
+        return sum(field.nbytes for field in self.fields)
+
+    @property
+    def dense_nbytes(self) -> int:
+        """Bytes of the arrays that are always full, which are those that take memory."""
+        return sum(field.nbytes for field in self.fields if field.name not in SPARSE)
 
     def allocate(self) -> dict[str, Array]:
         return {field.name: np.empty(field.shape, field.dtype) for field in self.fields}

@@ -15,6 +15,11 @@ from manyhands.nets.build import actor_critic, q_network
 from manyhands.orders import Hogwild, Task
 from manyhands.policy import ActionSpec, NetSpec, Weights
 
+COPIES_OF_WEIGHTS = 8
+"""Of a network in memory: weights, gradients, an optimizer's two, and the versions that are kept."""
+COPIES_OF_BATCHES = 3
+"""Of a batch in memory: one is learned from, the next is made, and the learner joins their parts."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -63,12 +68,32 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
     hogwild = None
     if isinstance(config.algo, HogwildConfig):
         hogwild = Hogwild(config.collect.shards, config.run.algo, asdict(config.algo))
+    if learns_here:
+        _check_sizes(config, spec, layout)
     task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes, hogwild)
     if hogwild is not None:
         _check_hogwild(config, spaces)
         if learns_here:
             _check_room(config, task)
     return Plan(config, spaces, task, solved_at, callable_env)
+
+
+def _check_sizes(config: Config, spec: NetSpec, layout: Layout) -> None:
+    """Refuses a network or a batch that this machine's memory cannot hold, before any of it is made."""
+    room = free_memory()
+    for what, wanted, setting in (
+        (f"a network of {spec.size:,} numbers", 4 * spec.size * COPIES_OF_WEIGHTS, "net.hidden"),
+        (
+            f"batches of {config.collect.batch:,} steps",
+            config.collect.shards * layout.dense_nbytes * COPIES_OF_BATCHES,
+            "collect.lanes or collect.steps",
+        ),
+    ):
+        if wanted > RESERVE * room:
+            raise UsageError(
+                f"{what} would take {wanted / 1e9:.1f} GB, and {room / 1e9:.1f} GB are free; "
+                f"make {setting} smaller"
+            )
 
 
 def _check_hogwild(config: Config, spaces: envs.Spaces) -> None:

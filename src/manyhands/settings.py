@@ -12,6 +12,8 @@ import yaml
 from manyhands.algos.configs import ALGORITHMS, HogwildConfig
 from manyhands.config import CollectConfig, Config, EnvConfig, check_sections
 from manyhands.errors import UsageError
+from manyhands.plain_yaml import MAX_YAML, parse_yaml
+from manyhands.texts import one_line
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,19 +34,16 @@ def parse_override(text: str) -> dict[str, Any]:
     section, dot, name = path.strip().partition(".")
     if not (equals and dot and section and name) or "." in name:
         raise UsageError(f"--set {text!r} is not of the form section.name=value, such as algo.gamma=0.99")
-    try:
-        return {section: {name: yaml.safe_load(value)}}
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2021-13-45 is no date
-        raise UsageError(f"--set {text!r}: the value cannot be read") from error
+    return {section: {name: parse_yaml(value, f"--set {one_line(text, 100)}")}}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     try:
-        plain = yaml.safe_load(path.read_text())
+        with path.open("rb") as file:
+            raw = file.read(MAX_YAML + 1)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    plain = parse_yaml(raw, str(path))
     if plain is None:
         return {}
     if not isinstance(plain, dict):

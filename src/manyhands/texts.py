@@ -1,4 +1,4 @@
-"""Text from elsewhere, made safe to show: a name or a message must not control a terminal or forge a log line."""
+"""Text from elsewhere, made safe to show: it must not control a terminal or forge a line of a log."""
 
 import unicodedata
 

@@ -19,7 +19,7 @@ import msgpack
 import numpy as np
 
 from manyhands.errors import WireError
-from manyhands.experience import Array, LaneState, Layout, ShardState, Trajectory
+from manyhands.experience import SPARSE, Array, LaneState, Layout, ShardState, Trajectory
 from manyhands.policy import NetSpec, Weights
 
 MAGIC = b"MH1"
@@ -32,6 +32,8 @@ MAX_DIMENSIONS = 8
 MAX_META_DEPTH = 8
 DTYPES = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
 PREFIX = struct.Struct("<3sBII")
+TRAJECTORY_HEADROOM = 64 * 1024
+"""Bytes of a trajectory's message beside its arrays: its header, and gaps between the arrays."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,13 @@ def encode(message: Message, compress: bool = False) -> bytes:
     return PREFIX.pack(MAGIC, flags, zlib.crc32(body), len(header)) + body
 
 
-def decode(raw: bytes | memoryview, kind: str | None = None, schema: str | None = None) -> Message:
-    """The message in `raw`. Raises WireError, and nothing else, for anything that is not one."""
+def decode(
+    raw: bytes | memoryview, kind: str | None = None, schema: str | None = None, unpacked: int = 0
+) -> Message:
+    """The message in `raw`. Raises WireError, and nothing else, for anything that is not one.
+
+    A compressed one may unpack to `unpacked` bytes at most: what this message can be, not what any could.
+    """
     if len(raw) < PREFIX.size:
         raise WireError(f"{len(raw)} bytes are too short for a message")
     if len(raw) > MAX_MESSAGE + PREFIX.size:
@@ -98,7 +105,7 @@ def decode(raw: bytes | memoryview, kind: str | None = None, schema: str | None 
         raise WireError("checksum mismatch: the message was damaged on its way")
     if flags & COMPRESSED:
         # The prefix stays in front, so that the arrays keep their alignment.
-        view = memoryview(bytes(PREFIX.size) + _decompress(view[PREFIX.size :]))
+        view = memoryview(bytes(PREFIX.size) + _decompress(view[PREFIX.size :], unpacked))
     if header_size > MAX_HEADER or PREFIX.size + header_size > len(view):
         raise WireError(f"a header of {header_size} bytes does not fit")
     message_kind, message_schema, meta, table = _header(view[PREFIX.size : PREFIX.size + header_size])
@@ -125,14 +132,16 @@ def decode(raw: bytes | memoryview, kind: str | None = None, schema: str | None 
     return Message(message_kind, message_schema, meta, arrays)
 
 
-def _decompress(frame: memoryview) -> bytes:
+def _decompress(frame: memoryview, limit: int) -> bytes:
+    if not limit:
+        raise WireError("a compressed message where none is expected")
     import zstandard
 
     try:
         size = zstandard.frame_content_size(frame)
-        if not 0 <= size <= MAX_MESSAGE:
-            raise WireError(f"compressed message of unknown or too large size ({size})")
-        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=MAX_MESSAGE)
+        if not 0 <= size <= min(limit, MAX_MESSAGE):
+            raise WireError(f"a compressed message of {size} bytes, where at most {limit} are expected")
+        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=size)
     except zstandard.ZstdError as error:
         raise WireError(f"cannot decompress: {error}") from error
 
@@ -209,13 +218,13 @@ def encode_trajectory(trajectory: Trajectory, schema: str, compress: bool = Fals
 
 def decode_trajectory(raw: bytes | memoryview, layout: Layout, schema: str) -> Trajectory:
     """A trajectory whose every array has the dtype and shape that `layout` gives it."""
-    message = decode(raw, "trajectory", schema)
+    message = decode(raw, "trajectory", schema, unpacked=layout.nbytes + TRAJECTORY_HEADROOM)
     arrays = message.arrays
     if set(arrays) != {field.name for field in layout.fields}:
         raise WireError(f"a trajectory with the arrays {', '.join(sorted(arrays))}")
     for spec in layout.fields:
         array = arrays[spec.name]
-        sparse = spec.name in _SPARSE_ARRAYS
+        sparse = spec.name in SPARSE
         fits = array.ndim > 0 and array.shape[0] <= spec.shape[0] if sparse else array.shape == spec.shape
         if array.dtype.str != spec.dtype or not fits or array.shape[1:] != spec.shape[1:]:
             raise WireError(f"{spec.name} is {array.dtype.str}{array.shape}, not {spec.dtype}{spec.shape}")
@@ -244,7 +253,6 @@ def decode_trajectory(raw: bytes | memoryview, layout: Layout, schema: str) -> T
     )
 
 
-_SPARSE_ARRAYS = ("final_obs", "final_at", "episode_return", "episode_length")
 _TRAJECTORY_ARRAYS = (
     "obs",
     "action",
@@ -253,7 +261,7 @@ _TRAJECTORY_ARRAYS = (
     "truncated",
     "last_obs",
     "episode",
-    *_SPARSE_ARRAYS,
+    *SPARSE,
 )
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from manyhands.algos.configs import ALGORITHMS, AlgoConfig
 from manyhands.config import Config, NetConfig
+from manyhands.envs import lto  # noqa: F401 (registers its environment)
 from manyhands.errors import UsageError
 from manyhands.settings import GENERAL, merge, parse_override, read_yaml, recipe, resolve
 

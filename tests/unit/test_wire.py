@@ -2,6 +2,7 @@
 
 import random
 import struct
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -91,7 +92,7 @@ def same_arrays(left: Any, right: Any) -> bool:
 
 @given(messages, st.booleans())
 def test_messages_come_back_as_they_were_sent(message: Message, compress: bool) -> None:
-    back = decode(encode(message, compress))
+    back = decode(encode(message, compress), unpacked=wire.MAX_MESSAGE)
     assert (back.kind, back.schema, dict(back.meta)) == (message.kind, message.schema, dict(message.meta))
     assert same_arrays(back.arrays, message.arrays)
 
@@ -105,7 +106,9 @@ def test_every_dtype_and_shape_comes_back(dtype: str, shape: tuple[int, ...], co
         "b": random_array("|u1", (3,), 2),
         "c": random_array(dtype, shape, 3),
     }
-    assert same_arrays(decode(encode(Message("k", arrays=sent), compress)).arrays, sent)
+    assert same_arrays(
+        decode(encode(Message("k", arrays=sent), compress), unpacked=wire.MAX_MESSAGE).arrays, sent
+    )
 
 
 def test_arrays_that_lie_otherwise_arrive_contiguous_and_little_endian() -> None:
@@ -135,7 +138,7 @@ def start_of(array: np.ndarray) -> int:
 @given(messages, st.booleans())
 def test_decoded_arrays_start_at_multiples_of_64(message: Message, compress: bool) -> None:
     raw = encode(message, compress)
-    for array in decode(raw).arrays.values():
+    for array in decode(raw, unpacked=wire.MAX_MESSAGE).arrays.values():
         if array.size:
             start = start_of(array)
             assert (array.ctypes.data - start) % 64 == 0
@@ -256,6 +259,19 @@ FORGED = {
     ),
     "skippable frame": forge(b"", flags=1, body=struct.pack("<II", 0x184D2A50, 4) + bytes(4)),
 }
+
+
+def test_a_message_unpacks_to_no_more_than_it_may_be() -> None:
+    """Eight kilobytes of zstd can hold 250 megabytes of zeros."""
+    bomb = encode(Message("trajectory", SPEC.schema, {}, {"obs": np.zeros(250_000_000, np.uint8)}), True)
+    assert len(bomb) < 50_000
+    with pytest.raises(WireError, match="where none is expected"):
+        decode(bomb)
+    began = time.perf_counter()
+    for _ in range(35):
+        with pytest.raises(WireError, match="at most"):
+            wire.decode_trajectory(bomb, LAYOUT, SPEC.schema)
+    assert time.perf_counter() - began < 1.0
 
 
 @pytest.mark.parametrize("what", FORGED)
@@ -447,7 +463,7 @@ def test_shard_states_come_back_as_they_were_sent(
 ) -> None:
     states = random_states(seed, shards, lanes, layout)
     meta, packed = wire.pack_states(states)
-    message = decode(encode(Message("states", "", meta, packed), compress))
+    message = decode(encode(Message("states", "", meta, packed), compress), unpacked=wire.MAX_MESSAGE)
     assert plain_states(wire.unpack_states(message.meta, message.arrays)) == plain_states(states)
 
 
@@ -605,7 +621,7 @@ class Fuzzer:
 
 
 def check_message(raw: bytes) -> None:
-    for array in decode(raw).arrays.values():
+    for array in decode(raw, unpacked=wire.MAX_MESSAGE).arrays.values():
         assert array.dtype.str in wire.DTYPES
 
 

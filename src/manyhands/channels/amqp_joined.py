@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import yaml
 from aio_pika.abc import AbstractIncomingMessage
 
 from manyhands import wire
@@ -24,6 +23,7 @@ from manyhands.config import Config
 from manyhands.errors import UsageError, WireError
 from manyhands.experience import LaneState, ShardState, Trajectory
 from manyhands.orders import NEWEST, Event, Fault, Notice, Order, Over, Task, Trial
+from manyhands.plain_yaml import parse_yaml
 from manyhands.policy import Weights
 
 ASK_TIMEOUT = 15.0
@@ -67,7 +67,7 @@ class JoinedChannel:
             except Empty:
                 continue
             if kind == "settings":
-                config = Config.from_plain(yaml.safe_load(facts[0]))
+                config = Config.from_plain(parse_yaml(facts[0], "the run's settings"))
                 if config.run.mode != "async":
                     raise UsageError(f"{self.names.run} is {config.run.mode}; only async runs can be joined")
                 return config

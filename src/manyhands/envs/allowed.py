@@ -31,6 +31,10 @@ GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")
 """Arguments that Gymnasium takes for any of its environments."""
 EVERYTHING = "*"
 Kind = Literal["environment", "function"]
+WANTED: dict[Kind, str] = {
+    "environment": "an environment, or annotated -> gymnasium.Env",
+    "function": "annotated -> float",
+}
 
 
 def check(config: EnvConfig, patterns: Sequence[str]) -> None:
@@ -81,9 +85,7 @@ def _check_name(name: str, patterns: Sequence[str], kind: Kind) -> Any:
     if not _defined_by(thing, module):
         raise UsageError(f"{shown} is not a class or function that {module_name} itself defines")
     if not exactly and not _meant_for(thing, own_name, kind):
-        wanted = (
-            "an environment, or annotated -> gymnasium.Env" if kind == "environment" else "annotated -> float"
-        )
+        wanted = WANTED[kind]
         raise UsageError(
             f"{shown}: {module_name}:* covers what is public and {wanted}; "
             f"to allow this one, start with --allow-env {shown}"
