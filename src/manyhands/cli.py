@@ -151,6 +151,15 @@ def _add_worker(commands: Any) -> None:
     )
     worker.add_argument("--procs", type=int, help="processes that play (default: one per core)")
     worker.add_argument("--once", action="store_true", help="leave when the first run is over")
+    worker.add_argument(
+        "--max-memory", type=int, metavar="MB", help="that a process may hold (default: 80 %% of all, shared)"
+    )
+    worker.add_argument(
+        "--max-lanes", type=int, default=4096, help="environments that a process plays (default: 4096)"
+    )
+    worker.add_argument(
+        "--max-message", type=int, default=64, metavar="MB", help="of one message (default: 64)"
+    )
     worker.add_argument("--name", help="how runs call this worker (default: host and process number)")
     add_allow_env(worker)
     add_debug(worker)

@@ -144,6 +144,7 @@ def worker(options: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise needs("a worker", error, "amqp") from error
     from manyhands.channels.open import CHANNEL_VARIABLE
+    from manyhands.limits import OwnLimits, default_memory
     from manyhands.settings import usable_cores
 
     url = options.url or os.environ.get(CHANNEL_VARIABLE)
@@ -155,7 +156,9 @@ def worker(options: argparse.Namespace) -> None:
     if not re.fullmatch(r"[\w.-]{1,100}", name):
         raise UsageError(f"--name {name!r} must be letters, digits, dots, dashes and underscores")
     procs = usable_cores() if options.procs is None else options.procs
-    daemon = Daemon(url, procs, name, options.once, options.allow_env)
+    memory = default_memory(procs) if options.max_memory is None else options.max_memory
+    limits = OwnLimits(memory, options.max_lanes, options.max_message)
+    daemon = Daemon(url, procs, name, options.once, options.allow_env, limits)
     daemon.check()
     print(f"{name}: {procs} processes wait for runs at {Address.parse(url)}", flush=True)
     code = daemon.run()
@@ -165,13 +168,11 @@ def worker(options: argparse.Namespace) -> None:
 
 def broker(options: argparse.Namespace) -> None:
     from manyhands.roles.broker import Broker
+    from manyhands.secret_files import read_secret
     from manyhands.signals import stop_signals
 
-    password = ""
-    if options.password_file is not None:
-        password = options.password_file.read_text().partition("\n")[0].strip()
-        if not password:
-            raise UsageError(f"{options.password_file} holds no password")
+    file = options.password_file
+    password = read_secret(file, "--password-file") if file is not None else ""
     node = Broker(
         options.listen, options.port, options.dir, options.tls_cert, options.tls_key, password=password
     )

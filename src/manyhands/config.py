@@ -18,7 +18,7 @@ from manyhands.errors import UsageError, near
 
 T = TypeVar("T")
 MAX_SHARDS, MAX_LANES, MAX_ROLLOUT = 4096, 65_536, 1_000_000
-"""More environments than a machine can hold, and longer rollouts than anyone learns from: slips of the pen."""
+"""More environments than a machine can hold, and longer rollouts than anyone learns from."""
 MAX_LAYERS = 64
 Mode = Literal["sync", "pipelined", "async"]
 

@@ -14,7 +14,8 @@ T = TypeVar("T")
 MAX_TEXT = 100_000
 """Characters of one text; a long traceback has a few thousand."""
 MAX_ITEMS = 100_000
-MAX_INT = 2**63
+MAX_INT = 2**64
+"""Seeds are made of 64 bits."""
 MAX_DEPTH = 8
 
 
@@ -105,7 +106,7 @@ def _count_plain(value: Any, name: str, most: int, depth: int) -> int:
         items: list[Any] = list(value.values())
     elif type(value) in (list, tuple):
         items = list(value)
-    elif value is None or type(value) in (bool, int, float) or (type(value) is str and len(value) <= MAX_TEXT):
+    elif _is_scalar(value):
         return 1
     else:
         raise WireError(f"{name} holds {type(value).__name__}, which is not plain data")
@@ -117,3 +118,9 @@ def _count_plain(value: Any, name: str, most: int, depth: int) -> int:
         if count > most:
             raise WireError(f"{name} has more than {most} values")
     return count
+
+
+def _is_scalar(value: Any) -> bool:
+    return (
+        value is None or type(value) in (bool, int, float) or (type(value) is str and len(value) <= MAX_TEXT)
+    )

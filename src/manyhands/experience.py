@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -165,19 +165,21 @@ class LaneState:
     actions: Array  # [n, ...]
     obs: Array
     lost: bool = False  # longer than REPLAY_LIMIT: the actions are no longer all there
+    skip: tuple[int, ...] = ()  # episodes from this one on that brought a process down, and are not played
 
     def after(self, trajectory: Trajectory, lane: int) -> "LaneState":
         """This lane's state once `trajectory` is played."""
         episode, obs = int(trajectory.episode[lane]), trajectory.last_obs[lane].copy()
+        skip = tuple(each for each in self.skip if each >= episode)
         played = trajectory.action[:, lane]
         ends = np.flatnonzero(trajectory.done[:, lane])
         if len(ends):
-            return LaneState(episode, played[ends[-1] + 1 :].copy(), obs)
+            return LaneState(episode, played[ends[-1] + 1 :].copy(), obs, skip=skip)
         if episode != self.episode:  # begun anew when the shard changed hands
-            return LaneState(episode, played.copy(), obs)
+            return LaneState(episode, played.copy(), obs, skip=skip)
         if self.lost or len(self.actions) + len(played) > REPLAY_LIMIT:
-            return LaneState(episode, played[:0].copy(), obs, lost=True)
-        return LaneState(episode, np.concatenate([self.actions, played]), obs)
+            return LaneState(episode, played[:0].copy(), obs, lost=True, skip=skip)
+        return LaneState(episode, np.concatenate([self.actions, played]), obs, skip=skip)
 
 
 @dataclass(frozen=True)
@@ -197,11 +199,12 @@ class ShardState:
         lanes = (state.after(trajectory, lane) for lane, state in enumerate(self.lanes))
         return ShardState(trajectory.sequence + 1, tuple(lanes))
 
-    def skipping(self, lane: int) -> "ShardState":
-        """The same, but `lane` begins a new episode: the one in flight brought its process down."""
+    def skipping(self, lane: int, episode: int) -> "ShardState":
+        """The same, but `lane` will not play `episode`, which brought its process down."""
         lanes = list(self.lanes)
-        culprit = lanes[lane]
-        lanes[lane] = LaneState(culprit.episode + 1, culprit.actions[:0], culprit.obs)
+        if 0 <= lane < len(lanes) and episode >= lanes[lane].episode:
+            skip = {*lanes[lane].skip, episode}
+            lanes[lane] = replace(lanes[lane], skip=tuple(sorted(skip)))
         return ShardState(self.sequence, tuple(lanes))
 
 

@@ -4,16 +4,21 @@ The executor asks for rollouts by orders, and orders are also the flow control: 
 was not ordered, so what is in flight is bounded by what the executor asked for.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from manyhands import wire
+from manyhands import decoding, wire
 from manyhands.algos.configs import ALGORITHMS, HogwildConfig
 from manyhands.config import EnvConfig
 from manyhands.errors import UsageError, WireError
 from manyhands.experience import Array, Evaluation, Layout, ShardState, Trajectory
 from manyhands.policy import ActionSpec, NetSpec
 
+MAX_SIDE = 2**31
+MAX_SIDES = 6
+MAX_COLUMNS = 32
+MAX_EPISODES = 100_000
+"""Of one part of a test."""
 NEWEST = -1
 """As an order's version: whatever is newest when the rollout begins."""
 
@@ -71,22 +76,36 @@ class Task:
             layout["action"] = ActionSpec.from_json(layout["action"])
             layout["obs_shape"] = tuple(layout["obs_shape"])
             layout["columns"] = tuple(layout["columns"])
-            sides = (layout["steps"], layout["lanes"], layout["stack"], *layout["obs_shape"])
-            env = EnvConfig(**message.meta["env"])
-            if not all(type(side) is int and side > 0 for side in sides):
-                raise ValueError(f"a layout of {sides}")
-            if not isinstance(env.id, str) or not isinstance(env.kwargs, dict):
-                raise TypeError(f"an environment {env}")
-            return cls(
-                env=env,
+            hogwild = message.meta["hogwild"]
+            task = cls(
+                env=decoding.decode(EnvConfig, message.meta["env"], "the environment"),
                 spec=NetSpec.from_json(message.meta["spec"]),
                 layout=Layout(**layout),
-                seed=int(message.meta["seed"]),
-                random_lanes=int(message.meta["random_lanes"]),
-                hogwild=None if message.meta["hogwild"] is None else Hogwild(**message.meta["hogwild"]),
+                seed=message.meta["seed"],
+                random_lanes=message.meta["random_lanes"],
+                hogwild=None if hogwild is None else decoding.decode(Hogwild, hogwild),
             )
+            task.check()
+            return task
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError, UsageError) as error:
-            raise WireError(f"not a task: {error!r}") from error
+            raise WireError(f"not a task: {error!r:.300}") from error
+
+    def check(self) -> None:
+        """Refuses sizes and types that no task has; what a machine has room for is its own to say."""
+        layout = self.layout
+        sides = (layout.steps, layout.lanes, layout.stack, *layout.obs_shape, *layout.action.sizes)
+        if not all(type(side) is int and 0 < side <= MAX_SIDE for side in sides):
+            raise ValueError(f"a layout of {sides!r:.100}")
+        if layout.obs_dtype not in ("<f4", "|u1") or len(layout.obs_shape) > MAX_SIDES:
+            raise ValueError(f"observations of {layout.obs_dtype!r:.20}{layout.obs_shape!r:.60}")
+        if len(layout.columns) > MAX_COLUMNS or not all(type(name) is str for name in layout.columns):
+            raise ValueError("columns that are not names")
+        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
+            raise ValueError(f"a seed of {self.seed!r:.60}")
+        if type(self.random_lanes) is not int or not 0 <= self.random_lanes <= layout.lanes:
+            raise ValueError(f"{self.random_lanes!r:.60} random lanes of {layout.lanes}")
+        if self.spec.input_shape != layout.obs_shape:
+            raise ValueError("a network for other observations")
 
 
 @dataclass(frozen=True)
@@ -110,14 +129,24 @@ class Order:
 
     @classmethod
     def from_message(cls, message: wire.Message) -> "Order":
-        try:
-            shard, sequence, version = (int(message.meta[name]) for name in ("shard", "sequence", "version"))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise WireError(f"not an order: {error!r}") from error
-        order = cls(shard, sequence, version, agent=str(message.meta.get("agent", "")))
-        if "shards" not in message.meta:
-            return order
-        return replace(order, start=wire.unpack_states(message.meta, message.arrays).get(order.shard))
+        plain = {name: fact for name, fact in message.meta.items() if name != "shards"}
+        head = decoding.decode(_OrderHead, plain, "an order")
+        if head.shard < 0 or head.sequence < 0 or head.version < NEWEST:
+            raise WireError(f"an order for rollout {head.sequence} of shard {head.shard}")
+        start = None
+        if "shards" in message.meta:
+            start = wire.unpack_states(message.meta, message.arrays).get(head.shard)
+        return cls(head.shard, head.sequence, head.version, start, head.agent)
+
+
+@dataclass(frozen=True)
+class _OrderHead:
+    """An order's small facts."""
+
+    shard: int
+    sequence: int
+    version: int
+    agent: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,16 +161,21 @@ class Trial:
     seed: int
     first: int  # episode
     count: int
+    skip: tuple[int, ...] = ()  # episodes that brought a process down; others are played in their place
+
+    @property
+    def episodes(self) -> range:
+        return range(self.first, self.first + self.count)
 
     def to_message(self) -> wire.Message:
         return wire.Message("trial", "", asdict(self))
 
     @classmethod
     def from_message(cls, message: wire.Message) -> "Trial":
-        try:
-            return cls(**message.meta)
-        except TypeError as error:
-            raise WireError(f"not a trial: {error!r}") from error
+        trial = decoding.decode(cls, message.meta, "a part of a test")
+        if trial.part < 0 or not 0 < trial.count <= MAX_EPISODES or trial.first < 0 or trial.seed < 0:
+            raise WireError(f"a part of a test with {trial.count} episodes from {trial.first} on")
+        return trial
 
 
 @dataclass(frozen=True)
@@ -156,11 +190,19 @@ class Verdict:
 
     @classmethod
     def from_message(cls, message: wire.Message) -> "Verdict":
-        try:
-            plain = dict(message.meta)
-            return cls(int(plain.pop("part")), Evaluation.from_plain(plain))
-        except (KeyError, TypeError, ValueError) as error:
-            raise WireError(f"not a verdict: {error!r}") from error
+        plain = decoding.decode(_VerdictPlain, message.meta, "a test's result")
+        if not plain.returns or len(plain.returns) != len(plain.lengths) or min(plain.lengths) < 0:
+            raise WireError(f"a test's result of {len(plain.returns)} returns, {len(plain.lengths)} lengths")
+        return cls(plain.part, Evaluation(plain.returns, plain.lengths))
+
+
+@dataclass(frozen=True)
+class _VerdictPlain:
+    """A verdict as it travels."""
+
+    part: int
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -179,16 +221,7 @@ class Fault:
 
     @classmethod
     def from_message(cls, message: wire.Message) -> "Fault":
-        try:
-            fault = cls(**message.meta)
-            numbers = (fault.shard, fault.lane, fault.episode, fault.seed)
-            if not all(type(number) is int for number in numbers):
-                raise TypeError("a number that is none")
-            if not isinstance(fault.worker, str) or not isinstance(fault.text, str):
-                raise TypeError("a text that is none")
-            return fault
-        except TypeError as error:
-            raise WireError(f"not a fault report: {error!r}") from error
+        return decoding.decode(cls, message.meta, "a fault report")
 
 
 @dataclass(frozen=True)
@@ -201,8 +234,9 @@ class Notice:
 
 @dataclass(frozen=True)
 class Culprit:
-    """The lane of a shard, or of a test, whose environment brought a worker down, and its episode."""
+    """What brought a worker down: the episode of a lane of a shard, or, with the shard TESTING, of a test."""
 
+    shard: int
     lane: int
     episode: int
 

@@ -17,6 +17,10 @@ STATE_STD_RATE = 0.01
 """How fast the part of a spread that depends on the state follows the network. At the means' own speed a
 policy would be certain before it is right."""
 Activation = Literal["tanh", "relu", "none"]
+ACTIVATIONS = ("tanh", "relu", "none")
+MAX_SIZE = 2**31
+MAX_LAYERS = 256
+MAX_DIMENSIONS = 6
 KERNELS = "channels last"
 """How kernels lie in the vector, which the description does not say."""
 
@@ -143,6 +147,33 @@ class NetSpec:
     def head(self, name: str) -> Head:
         return next(head for head in self.heads if head.name == name)
 
+    def check(self) -> None:
+        """Refuses a description whose names, types or sizes make no network; allocates nothing."""
+        layers = [*self.trunk, *(layer for head in self.heads for layer in head.hidden)]
+        sizes: list[Any] = [*self.input_shape, *(head.size for head in self.heads)]
+        for layer in layers:
+            whole = (
+                (layer.size,) if isinstance(layer, Dense) else (layer.channels, layer.kernel, layer.stride)
+            )
+            sizes.extend(whole)
+        if not all(type(size) is int and 0 < size <= MAX_SIZE for size in sizes) or not self.input_shape:
+            raise ValueError("a size that is not a whole number greater than 0")
+        if len(layers) + len(self.heads) > MAX_LAYERS or len(self.input_shape) > MAX_DIMENSIONS:
+            raise ValueError(f"more than {MAX_LAYERS} layers, or {MAX_DIMENSIONS} dimensions")
+        if self.image not in ("", "hwc", "chw") or (bool(self.image) and len(self.input_shape) != 3):
+            raise ValueError(f"an image that lies {self.image!r:.20}")
+        if any(layer.activation not in ACTIVATIONS for layer in layers):
+            raise ValueError("an activation that does not exist")
+        names = [head.name for head in self.heads]
+        if not names or not all(type(name) is str and name.isidentifier() for name in names):
+            raise ValueError("heads without names")
+        if len(set(names)) < len(names) or not all(type(head.free) is bool for head in self.heads):
+            raise ValueError("two heads of one name, or one that is neither free nor not")
+        if not all(type(head.gain) in (int, float) and abs(head.gain) < MAX_SIZE for head in self.heads):
+            raise ValueError("a gain that is not a number")
+        if any(isinstance(layer, Conv) for layer in self.trunk) and not self.image:
+            raise ValueError("convolutions over what is no image")
+
     def to_json(self) -> str:
         layers = [{"type": type(layer).__name__.lower(), **asdict(layer)} for layer in self.trunk]
         return json.dumps({**asdict(self), "trunk": layers}, sort_keys=True)
@@ -151,7 +182,7 @@ class NetSpec:
     def from_json(cls, text: str) -> "NetSpec":
         try:
             plain = json.loads(text)
-            return cls(
+            spec = cls(
                 input_shape=tuple(int(side) for side in plain["input_shape"]),
                 heads=tuple(
                     Head(**{**head, "hidden": tuple(Dense(**layer) for layer in head["hidden"])})
@@ -161,6 +192,8 @@ class NetSpec:
                 image=plain["image"],
                 normalise=bool(plain["normalise"]),
             )
+            spec.check()
+            return spec
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise UsageError(f"not a network description: {error!r}") from error
 
@@ -278,18 +311,29 @@ class ActionSpec:
 
     @classmethod
     def from_json(cls, text: str) -> "ActionSpec":
-        plain = json.loads(text)
-        return cls(
-            kind=plain["kind"],
-            sizes=tuple(plain["sizes"]),
-            low=tuple(plain["low"]),
-            high=tuple(plain["high"]),
-            squash=plain["squash"],
-            state_std=plain.get("state_std", False),
-            dueling=plain.get("dueling", False),
-            epsilon=plain.get("epsilon", 0.0),
-            temperature=plain.get("temperature", 0.0),
-        )
+        try:
+            plain: dict[str, Any] = {"low": (), "high": (), **json.loads(text)}
+            plain |= {name: tuple(plain[name]) for name in ("sizes", "low", "high")}
+            spec = cls(**plain)
+            spec.check()
+            return spec
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise UsageError(f"not a description of actions: {error!r:.200}") from error
+
+    def check(self) -> None:
+        """Refuses a description of actions that cannot be."""
+        if self.kind not in ("categorical", "gaussian", "values") or not self.sizes:
+            raise ValueError(f"actions of kind {self.kind!r:.20}")
+        if not all(type(size) is int and 0 < size <= MAX_SIZE for size in self.sizes):
+            raise ValueError("a size that is not a whole number greater than 0")
+        flags = (self.squash, self.state_std, self.dueling)
+        if not all(type(flag) is bool for flag in flags):
+            raise ValueError("a switch that is neither on nor off")
+        numbers = (*self.low, *self.high, self.epsilon, self.temperature)
+        if not all(type(number) in (int, float) and number == number for number in numbers):
+            raise ValueError("a bound that is not a number")
+        if self.kind == "gaussian" and not len(self.low) == len(self.high) == self.sizes[0]:
+            raise ValueError(f"{len(self.low)} and {len(self.high)} bounds of {self.sizes[0]} actions")
 
     def noise(self, rng: np.random.Generator, steps: int) -> Float32:
         """`steps` rows of a lane's noise: Gumbel for categorical choices, normal for gaussian ones.

@@ -30,6 +30,7 @@ MAX_HEADER = 2**20
 MAX_ARRAYS = 256
 MAX_DIMENSIONS = 8
 MAX_META_DEPTH = 8
+MAX_SKIPPED = 10_000
 DTYPES = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
 PREFIX = struct.Struct("<3sBII")
 TRAJECTORY_HEADROOM = 64 * 1024
@@ -272,7 +273,7 @@ def pack_states(states: Mapping[int, ShardState]) -> tuple[dict[str, Any], dict[
     for shard, state in states.items():
         lanes = []
         for lane in state.lanes:
-            lanes.append([lane.episode, len(lane.actions), lane.lost])
+            lanes.append([lane.episode, len(lane.actions), lane.lost, list(lane.skip)])
         arrays[f"shard{shard}.actions"] = np.concatenate([lane.actions for lane in state.lanes])
         arrays[f"shard{shard}.obs"] = np.stack([lane.obs for lane in state.lanes])
         shards.append([shard, state.sequence, lanes])
@@ -283,18 +284,39 @@ def unpack_states(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[
     states: dict[int, ShardState] = {}
     try:
         for shard, sequence, rows in meta["shards"]:
+            lanes = [_lane_row(*row) for row in rows]  # three values before 0.5, four since
             actions, obs = arrays[f"shard{shard}.actions"], arrays[f"shard{shard}.obs"]
-            ends = np.cumsum([count for _, count, _ in rows])
-            if len(obs) != len(rows) or ends[-1] != len(actions) or any(count < 0 for _, count, _ in rows):
-                raise WireError(f"shard {shard} with {len(obs)} observations for {len(rows)} lanes")
-            lanes = [
-                LaneState(int(episode), actions[end - count : end], obs[lane], bool(lost))
-                for lane, ((episode, count, lost), end) in enumerate(zip(rows, ends, strict=True))
-            ]
-            states[int(shard)] = ShardState(int(sequence), tuple(lanes))
+            ends = np.cumsum([lane.count for lane in lanes])
+            if not lanes or len(obs) != len(lanes) or ends[-1] != len(actions):
+                raise WireError(f"shard {shard} with {len(obs)} observations for {len(lanes)} lanes")
+            found = tuple(
+                LaneState(lane.episode, actions[end - lane.count : end], obs[i], lane.lost, lane.skip)
+                for i, (lane, end) in enumerate(zip(lanes, ends, strict=True))
+            )
+            states[_whole(shard)] = ShardState(_whole(sequence), found)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise WireError(f"unreadable shard states: {error!r}") from error
+        raise WireError(f"unreadable shard states: {error!r:.200}") from error
     return states
+
+
+@dataclass(frozen=True)
+class _LaneRow:
+    episode: int
+    count: int
+    lost: bool
+    skip: tuple[int, ...]
+
+
+def _lane_row(episode: Any, count: Any, lost: Any, skip: Any = ()) -> _LaneRow:
+    if type(lost) is not bool or not isinstance(skip, list | tuple) or len(skip) > MAX_SKIPPED:
+        raise WireError("a lane that is not [episode, actions, lost, episodes to skip]")
+    return _LaneRow(_whole(episode), _whole(count), lost, tuple(map(_whole, skip)))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise WireError(f"{value!r:.60} is not a whole number of 0 or more")
+    return value
 
 
 def _integer(meta: Mapping[str, Any], name: str) -> int:

@@ -135,19 +135,24 @@ def test_a_lost_episode_that_was_begun_anew_is_no_longer_lost() -> None:
     assert len(found.actions) == 4
 
 
-def test_skipping_begins_a_new_episode_in_one_lane_alone() -> None:
+def test_an_episode_to_skip_is_noted_in_one_lane_alone_and_kept_until_it_is_passed() -> None:
     before = ShardState.fresh(LAYOUT).after(quiet_rollout(0))
-    skipped = before.skipping(1)
+    skipped = before.skipping(1, 2).skipping(1, 0)
     assert skipped.sequence == before.sequence
     assert skipped.lanes[0] is before.lanes[0]
-    assert (skipped.lanes[1].episode, len(skipped.lanes[1].actions), skipped.lanes[1].lost) == (1, 0, False)
-    assert skipped.lanes[1].actions.dtype == np.int32
-    assert len(before.lanes[1].actions) == 4
+    assert skipped.lanes[1].skip == (0, 2)
+    assert len(skipped.lanes[1].actions) == 4
+    following = quiet_rollout(1)
+    following.episode[1] = 1
+    assert skipped.after(following).lanes[1].skip == (2,)
+    following.episode[1] = 3
+    assert skipped.after(following).lanes[1].skip == ()
 
 
-def test_skipping_a_lost_lane_finds_it_again() -> None:
-    before = ShardState(3, (replace(long_lane(0), lost=True),))
-    assert not before.skipping(0).lanes[0].lost
+def test_an_episode_that_is_over_is_not_noted() -> None:
+    before = ShardState(3, (replace(long_lane(0), episode=5),))
+    assert before.skipping(0, 4) == before
+    assert before.skipping(7, 9) == before
 
 
 @pytest.mark.parametrize("action", [DISCRETE, MULTI, GAUSSIAN])

@@ -1,5 +1,9 @@
 """Who plays what, without a broker: shards have one holder, orders are never lost, and work is spread."""
 
+import time
+from dataclasses import replace
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -73,6 +77,58 @@ def test_what_a_hand_cannot_play_is_given_back_once() -> None:
     assert hands.known["one"].shards == set()
 
 
+def test_hands_that_join_before_the_first_release_share_alike() -> None:
+    """Six shards, six hands: one had kept three of them, and two had played nothing."""
+    hands = Hands()
+    hands.join(report("hand-0"))
+    for shard in range(6):
+        hands.give(Order(shard, 0, 0), f"first-{shard}")
+    asked = []
+    for number in range(1, 6):
+        hands.join(report(f"hand-{number}"))
+        asked += hands.balance()
+    assert sorted(asked) == [(shard, "hand-0") for shard in range(1, 6)]
+    for shard, name in asked:
+        undone = hands.release(name, shard)
+        assert undone is not None
+        for order in undone:
+            hands.give(order, f"again-{shard}")
+    assert [len(hand.shards) for hand in hands.known.values()] == [1] * 6
+
+
+def test_an_order_that_no_report_names_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = Hands()
+    hands.join(report("one"))
+    first, other, part = Order(0, 0, 0), Order(1, 0, 0), Trial(0, 0, 0, 0, 1)
+    for order, identity in ((first, "a"), (other, "b"), (part, "c")):
+        hands.give(order, identity)
+    hand, now = hands.known["one"], time.monotonic()
+    hand.update(report("one"), now + 1)  # on its way to the hand
+    for second in range(10):
+        assert not hands.overdue()
+        hand.update(replace(report("one"), open=("a", "b", "c")), now + 10 + second)
+    for second in range(5):
+        assert not hands.overdue()
+        hand.update(replace(report("one"), open=("b",)), now + 20 + second)
+    assert hands.overdue() == [("one", (0,), (first, part))]
+    assert not hands.overdue()
+    assert hand.shards == {1}
+
+
+def test_a_release_that_is_not_answered_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = Hands()
+    hands.join(report("one"))
+    for shard in range(2):
+        hands.give(Order(shard, 0, 0), f"{shard}")
+    hands.join(report("two"))
+    assert hands.balance() == [(1, "one")]
+    assert hands.unanswered_moves() == []
+    later = time.monotonic() + 11
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert hands.unanswered_moves() == [(1, "one")]
+    assert hands.unanswered_moves() == []
+
+
 class Books(RuleBasedStateMachine):
     """Whatever happens, an order is either open with one hand, waiting, answered, or given back.
 
@@ -123,6 +179,23 @@ class Books(RuleBasedStateMachine):
         for order in self.hands.join(report(name)):
             self.give_again(order)
         self.hands.balance()
+
+    @rule()
+    def look_again(self) -> None:
+        self.hands.balance()
+
+    @rule()
+    def quiet(self) -> None:
+        """Once every hand that was asked has released, no one has two shards more than another."""
+        for shard in range(SHARDS):
+            if not any(shard in hand.shards for hand in self.hands.known.values()) and self.hands.usable():
+                self.order(shard)
+        self.hands.balance()
+        while self.hands.moving:
+            self.release(0)
+            self.hands.balance()
+        counts = [len(hand.shards) for hand in self.hands.usable()]
+        assert not counts or max(counts) - min(counts) <= 1
 
     @rule(pick=st.integers(0, 100))
     def answer(self, pick: int) -> None:

@@ -7,10 +7,12 @@ what comes twice, too late, or from another run is counted and dropped.
 """
 
 import math
+import secrets
+import sys
 import time
 import uuid
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -21,13 +23,35 @@ from aio_pika.abc import AbstractIncomingMessage
 from manyhands import wire
 from manyhands.channels.amqp_hands import Hands
 from manyhands.channels.amqp_link import Address, Link
-from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names, Report, of_our_age
+from manyhands.channels.amqp_names import (
+    HAND,
+    TO_EXECUTORS,
+    TO_WORKERS,
+    Ask,
+    Ended,
+    Finish,
+    Gone,
+    Limits,
+    Names,
+    Offer,
+    Rejoin,
+    Release,
+    Released,
+    Report,
+    Settled,
+    Unplayed,
+    Wanted,
+    Words,
+    of_our_age,
+)
 from manyhands.channels.base import WorkerStatus
+from manyhands.collect.signs import run_mark
 from manyhands.config import Config
-from manyhands.errors import WireError
-from manyhands.experience import Trajectory
+from manyhands.errors import EnvError, WireError
+from manyhands.experience import ShardState, Trajectory
 from manyhands.orders import Culprit, Event, Fault, Lost, Notice, Order, Over, Taken, Task, Trial, Verdict
 from manyhands.policy import Weights
+from manyhands.texts import lines, one_line
 
 POLL = 0.2
 VERSIONS = 3
@@ -44,25 +68,35 @@ FAREWELL = 2.0
 META_LIMIT = 10_000
 """Messages in a meta_queue; the oldest go first, which are the ones that no longer matter."""
 
+LABEL = 100
+"""Characters of a worker's name that are shown."""
+RECENT = 10_000
+MOST_HANDS = 100_000
+MOST_EXECUTORS = 64
+FOREIGN_INTERVAL = 2.0
+"""Seconds between two lines about messages that cannot be recognised."""
+REJOIN_INTERVAL = 5.0
+"""Seconds between two requests to join again, to one hand."""
 EXPIRY = 7 * 24 * 3600 * 1000
 """Milliseconds after which the broker removes the queues of a run that was killed and never resumed."""
 
 
 @dataclass
 class Counts:
-    """Trajectories: sent by all = received + unread + shared, and received = accepted + dropped."""
+    """Trajectories. sent by all + earlier = received + unread + shared, and received = accepted + dropped."""
 
     received: int = 0
     accepted: int = 0
     acknowledged: int = 0
     dropped: int = 0  # answers to orders that are not open: twice, too late, of another executor
-    foreign: int = 0  # messages that are none of ours
+    earlier: int = 0  # of the dropped: ordered before this executor was started
+    foreign: int = 0  # messages that could not be recognised
     shared: int = 0  # learned by another executor
     unread: int = 0  # still in the queue when the run ended
 
 
 def label(inbox: str) -> str:
-    return inbox.removeprefix("manyhands.hand.").rpartition(".")[0] or inbox
+    return one_line(inbox.removeprefix(HAND).rpartition(".")[0] or inbox, LABEL)
 
 
 class AmqpChannel:
@@ -81,16 +115,24 @@ class AmqpChannel:
         self.arrivals: SimpleQueue[Any] = SimpleQueue()
         self.events: deque[Event] = deque()
         self.protocols: dict[str, Report] = {}
+        self.from_hand: dict[str, int] = {}  # trajectories that came from each, over all connections
+        self.acknowledged: deque[str] = deque(maxlen=RECENT)  # orders whose trajectory was acknowledged
+        self.keys: dict[str, str] = {}  # inbox of an executor that joined: what it has to know
+        self.asked_to_rejoin: dict[str, float] = {}
+        self.mark = run_mark(run)
         self.counts = Counts()
         self.given = 0
         self.queue_depth = 0
         self.probed = self.reminded = time.monotonic()
+        self.foreign_told = -math.inf
         self.finished = False
         self.settings = config.to_plain()
-        self.limits = {"hang_timeout": config.run.hang_timeout, "worker_memory": config.run.worker_memory}
+        self.limits = Limits(config.run.hang_timeout, config.run.worker_memory)
         self.offer = b""
+        self.started = False
         self.link = Link(address, self._declare, 2 * shards, self._missing, self._changed)
-        self.link.start()
+        self.link.start(patient=True)
+        self.started = True
 
     async def _declare(self, link: Link) -> None:
         names, channel = self.names, link.orderly
@@ -119,8 +161,8 @@ class AmqpChannel:
         task = self.task.to_message()
         # Hands join once for every epoch: again after the executor, or its connection, was a new one.
         epoch = f"{self.executor}.{generation}"
-        meta = {"run": names.run, "epoch": epoch, "limits": self.limits, "task": dict(task.meta)}
-        self.offer = wire.encode(wire.Message("offer", task.schema, meta))
+        offer = Offer(names.run, epoch, self.limits, dict(task.meta))
+        self.offer = wire.encode(offer.to_message("offer"))
         await meta_exchange.publish(Message(self.offer), "", mandatory=False)
 
     # What follows runs in the link's thread. It decodes, answers strangers, and leaves the rest to `receive`.
@@ -136,58 +178,74 @@ class AmqpChannel:
 
     def _hear_meta(self, message: AbstractIncomingMessage) -> None:
         try:
-            heard = wire.decode(message.body)
-            match heard.kind:
-                case "hello" if self.finished:
-                    return
-                case "hello":
-                    self.link.send("", Report.from_message(heard).hand, self.offer)
-                case "join" | "report" | "protocol":
-                    self.arrivals.put((heard.kind, Report.from_message(heard)))
-                case "verdict":
-                    self.arrivals.put(("verdict", message.message_id, Verdict.from_message(heard)))
-                case "fault":
-                    self.arrivals.put(("event", Fault.from_message(heard)))
-                case "notice" | "refuse":
-                    self.arrivals.put(
-                        ("event", Notice(label(str(heard.meta["hand"])), str(heard.meta["text"])))
-                    )
-                case "failed":
-                    self.arrivals.put(("failed", str(heard.meta["hand"]), str(heard.meta["text"])))
-                case "unplayed":
-                    facts = tuple(str(heard.meta[name]) for name in ("hand", "order", "text"))
-                    self.arrivals.put(("unplayed", *facts))
-                case "settled":
-                    states = wire.unpack_states(heard.meta, heard.arrays)
-                    agent = str(heard.meta["agent"])
-                    self.arrivals.put(
-                        ("settled", str(heard.meta["order"]), agent, next(iter(states.values())))
-                    )
-                case "over":
-                    self.arrivals.put(("event", Over(str(heard.meta["reason"]))))
-                case "ask":
-                    self._answer(str(heard.meta["inbox"]))
-                case "released":
-                    self.arrivals.put(("released", str(heard.meta["hand"]), int(heard.meta["shard"])))
-                case "gone":
-                    culprit = Culprit(int(heard.meta["lane"]), int(heard.meta["episode"]))
-                    known = culprit if heard.meta["guilty"] else None
-                    process, reason = str(heard.meta["process"]), str(heard.meta["reason"])
-                    self.arrivals.put(("gone", process, reason, known, bool(heard.meta["fault"])))
-                case kind:
-                    raise WireError(f"a message of kind {kind!r}")
-        except (WireError, KeyError, TypeError, ValueError) as error:
+            self._hear_letter(wire.decode(message.body), message.message_id)
+        except WireError as error:
             self.arrivals.put(("foreign", "meta_queue", str(error)))
 
+    def _hear_letter(self, heard: wire.Message, identity: str | None) -> None:
+        match heard.kind:
+            case "hello":
+                if not self.finished:
+                    self.link.send("", Report.from_message(heard).hand, self.offer)
+            case "join" | "report" | "protocol":
+                self.arrivals.put((heard.kind, Report.from_message(heard), time.monotonic()))
+            case "verdict":
+                self.arrivals.put(("verdict", identity, Verdict.from_message(heard)))
+            case "fault":
+                fault = Fault.from_message(heard)
+                shown = replace(fault, worker=one_line(fault.worker, LABEL), text=lines(fault.text))
+                self.arrivals.put(("event", shown))
+            case "notice" | "refuse":
+                words = Words.from_message(heard)
+                self.arrivals.put(("event", Notice(label(words.hand), one_line(words.text))))
+            case "failed" | "breach":
+                words = Words.from_message(heard)
+                self.arrivals.put((heard.kind, words.hand, one_line(words.text)))
+            case "unplayed":
+                self.arrivals.put(("unplayed", Unplayed.from_message(heard)))
+            case "wanted":
+                self._send_weights(Wanted.from_message(heard).hand)
+            case "settled":
+                self._hear_settled(heard)
+            case "over":
+                self.arrivals.put(("over", Ended.from_message(heard)))
+            case "ask":
+                self._answer(Ask.from_message(heard).inbox)
+            case "released":
+                released = Released.from_message(heard)
+                self.arrivals.put(("released", released.hand, released.shard))
+            case "gone":
+                self.arrivals.put(("gone", Gone.from_message(heard)))
+            case kind:
+                raise WireError(f"a message of kind {kind!r:.60}")
+
+    def _hear_settled(self, heard: wire.Message) -> None:
+        """What an executor that joined has learned from, and where the shard stands."""
+        facts = {name: fact for name, fact in heard.meta.items() if name != "shards"}
+        settled = Settled.from_message(wire.Message(heard.kind, "", facts))
+        states = list(wire.unpack_states(heard.meta, heard.arrays).values())
+        if len(states) != 1 or len(states[0].lanes) != self.task.layout.lanes:
+            raise WireError(f"{len(states)} shards where one was learned from")
+        self.arrivals.put(("settled", settled, states[0]))
+
     def _answer(self, inbox: str) -> None:
-        """Another executor wants to join: here are the run's settings."""
-        meta = {"run": self.names.run, "config": yaml.safe_dump(self.settings)}
+        """Another executor wants to join: here are the run's settings, and the key that it needs."""
+        if len(self.keys) >= MOST_EXECUTORS and inbox not in self.keys:
+            return
+        key = self.keys.setdefault(inbox, secrets.token_hex(16))
+        meta = {"run": self.names.run, "config": yaml.safe_dump(self.settings), "key": key}
         self.link.send("", inbox, wire.encode(wire.Message("settings", "", meta)))
+
+    def _send_weights(self, hand: str) -> None:
+        for _, body in sorted(self.published.items()):
+            self.link.send("", hand, body, headers={"run": self.names.run})
 
     def _missing(self, queue: str) -> None:
         self.arrivals.put(("missed", queue))
 
     def _changed(self, text: str) -> None:
+        if not self.started:  # nobody looks at events yet
+            print(f"manyhands: {one_line(text)}", file=sys.stderr, flush=True)
         self.arrivals.put(("event", Notice("broker", text)))
 
     # The rest runs in the executor's thread.
@@ -231,44 +289,97 @@ class AmqpChannel:
             case ("verdict", order, verdict):
                 if self.hands.close(order) is not None:
                     self.events.append(verdict)
-            case ("join", report):
+            case ("join", report, _):
                 self._join(report)
-            case ("report", report):
-                if (known := self.hands.known.get(report.hand)) is not None:
-                    known.update(report)
-                    self.protocols[report.hand] = report
-            case ("protocol", report):
+            case ("report", report, received):
+                self._note_report(report, received)
+            case ("protocol", report, _):
                 self.protocols[report.hand] = report
                 self._lose(report.hand, "it left", None, fault=False)
-            case ("settled", identity, agent, state):
-                if isinstance(order := self.hands.close(identity), Order):
-                    self.counts.shared += 1
-                    self.events.append(Taken(order, agent, state))
+            case ("settled", settled, state):
+                self._settle(settled, state)
+            case ("over", ended):
+                self._end(ended)
             case ("released", hand, shard):
                 self._released(hand, shard)
-            case ("unplayed", hand, identity, text):
-                self._unplayed(hand, identity, text)
-            case ("gone", process, reason, culprit, fault):
-                for name in [name for name in self.hands.known if name.startswith(f"{process}.")]:
-                    self._lose(name, reason, culprit, fault)
+            case ("unplayed", unplayed):
+                self._unplayed(unplayed)
+            case ("gone", gone):
+                self._hand_gone(gone)
             case ("missed", hand):
                 known = self.hands.known.get(hand)
                 if known is not None and not known.missed:
                     known.missed = time.monotonic()
             case ("failed", hand, text):
                 self._lose(hand, text, None)
+            case ("breach", hand, text):
+                if hand in self.hands.known:
+                    raise EnvError(text)
             case ("event", event):
                 self.events.append(event)
             case ("foreign", queue, text):
-                self.counts.foreign += 1
-                self.events.append(Notice(queue, f"a message that is none of ours was dropped: {text}"))
+                self._note_foreign(queue, text)
+
+    def _note_foreign(self, queue: str, text: str) -> None:
+        """Counted always, told at most every few seconds: whoever sends rubbish must not fill a screen."""
+        self.counts.foreign += 1
+        now = time.monotonic()
+        if now - self.foreign_told >= FOREIGN_INTERVAL:
+            self.foreign_told = now
+            total = f" ({self.counts.foreign} so far)" if self.counts.foreign > 1 else ""
+            self.events.append(
+                Notice(queue, f"dropped an unrecognised message{total}: {one_line(text, 300)}")
+            )
+
+    def _note_report(self, report: Report, received: float) -> None:
+        known = self.hands.known.get(report.hand)
+        if known is not None:
+            known.update(report, received)
+            self.protocols[report.hand] = report
+        elif not self.finished:
+            self._ask_to_rejoin(report.hand)
+
+    def _ask_to_rejoin(self, hand: str) -> None:
+        """A hand thinks that it plays for this run, which does not know it: its joining got lost."""
+        now = time.monotonic()
+        self.asked_to_rejoin = {
+            name: when for name, when in self.asked_to_rejoin.items() if now - when < REJOIN_INTERVAL
+        }
+        if hand not in self.asked_to_rejoin and len(self.asked_to_rejoin) < RECENT:
+            self.asked_to_rejoin[hand] = now
+            self.link.send("", hand, wire.encode(Rejoin(self.names.run).to_message("rejoin")))
+
+    def _settle(self, settled: Settled, state: ShardState) -> None:
+        if settled.key not in self.keys.values():
+            self._note_foreign("meta_queue", "news from an executor that has not joined this run")
+        elif isinstance(order := self.hands.close(settled.order), Order):
+            self.counts.shared += 1
+            self.events.append(Taken(order, settled.agent, state))
+
+    def _end(self, ended: Ended) -> None:
+        if ended.key in self.keys.values():
+            self.events.append(Over(one_line(ended.reason)))
+        else:
+            self._note_foreign("meta_queue", "the end of this run from somebody who is no executor of it")
+
+    def _hand_gone(self, gone: Gone) -> None:
+        """A death counts for the run that was being played; for all others the shards only move."""
+        ours = gone.run == self.mark
+        guilty = Culprit(gone.shard, gone.lane, gone.episode) if gone.guilty and ours else None
+        reason = one_line(gone.reason) if ours or not gone.run else "it ended while it played for another run"
+        for name in [name for name in self.hands.known if name.startswith(f"{gone.process}.")]:
+            self._lose(name, reason, guilty, fault=gone.fault and ours)
 
     def _accept(self, trajectory: Trajectory, message: AbstractIncomingMessage, generation: int) -> None:
         identity = message.message_id or ""
         if identity in self.accepted:  # brought again by a new connection before it was acknowledged
             self.accepted[identity] = message, generation
             return
+        if identity in self.acknowledged:  # brought again because the broker did not hear of it
+            self.link.acknowledge(message, generation)
+            return
         self.counts.received += 1
+        self._note_maker(message)
         order = self.hands.close(identity)
         matches = isinstance(order, Order) and (order.shard, order.sequence) == (
             trajectory.shard,
@@ -276,6 +387,7 @@ class AmqpChannel:
         )
         if not matches:
             self.counts.dropped += 1
+            self.counts.earlier += not identity.startswith(f"{self.executor}-")
             self.link.acknowledge(message, generation)
             return
         self.counts.accepted += 1
@@ -284,8 +396,14 @@ class AmqpChannel:
         agent = str(message.headers.get("agent", ""))
         self.events.append(of_our_age(trajectory, agent, "", max(self.published)))
 
+    def _note_maker(self, message: AbstractIncomingMessage) -> None:
+        hand = str(message.headers.get("hand", ""))
+        if hand in self.from_hand or len(self.from_hand) < MOST_HANDS:
+            self.from_hand[hand] = self.from_hand.get(hand, 0) + 1
+
     def ack(self, trajectory: Trajectory) -> None:
         identity = self.order_of.pop((trajectory.shard, trajectory.sequence))
+        self.acknowledged.append(identity)
         message, generation = self.accepted.pop(identity)
         self.counts.acknowledged += 1
         self.link.acknowledge(message, generation)
@@ -293,13 +411,18 @@ class AmqpChannel:
     def _join(self, report: Report) -> None:
         self._lose(report.hand, "it joined again", None, fault=False)
         waiting = self.hands.join(report)
-        for version in sorted(self.published):
-            self.link.send("", report.hand, self.published[version], headers={"run": self.names.run})
+        self.protocols[report.hand] = report
+        self._send_weights(report.hand)
         for order in waiting:
             self.order(order)
+        self._balance()
+
+    def _balance(self) -> None:
         for shard, name in self.hands.balance():
-            meta = {"run": self.names.run, "shard": shard}
-            self.link.send("", name, wire.encode(wire.Message("release", "", meta)))
+            self._ask_to_release(shard, name)
+
+    def _ask_to_release(self, shard: int, name: str) -> None:
+        self.link.send("", name, wire.encode(Release(self.names.run, shard).to_message("release")))
 
     def _released(self, name: str, shard: int) -> None:
         undone = self.hands.release(name, shard)
@@ -307,11 +430,12 @@ class AmqpChannel:
             reason = f"hands over shard {shard}"
             self.events.append(Lost(label(name), reason, (shard,), undone, fault=False, moved=True))
 
-    def _unplayed(self, name: str, identity: str, reason: str) -> None:
-        found = self.hands.unplayed(name, identity)
+    def _unplayed(self, unplayed: Unplayed) -> None:
+        found = self.hands.unplayed(unplayed.hand, unplayed.order)
         if found is not None:
             shard, undone = found
-            self.events.append(Lost(label(name), reason, (shard,), undone, fault=False))
+            reason = one_line(unplayed.text)
+            self.events.append(Lost(label(unplayed.hand), reason, (shard,), undone, fault=False))
 
     def _lose(self, name: str, reason: str, culprit: Culprit | None, fault: bool = True) -> None:
         lost = self.hands.lose(name)
@@ -330,6 +454,12 @@ class AmqpChannel:
         if now - self.probed < PROBE_INTERVAL:
             return
         self.probed = now
+        self._balance()
+        for shard, name in self.hands.unanswered_moves():
+            self._ask_to_release(shard, name)
+        for name, shards, undone in self.hands.overdue():
+            reason = "an order or its answer got lost, and is asked for again"
+            self.events.append(Lost(label(name), reason, shards, undone, fault=False))
         knock = wire.encode(wire.Message("knock"))
         for name in self.hands.known:
             self.link.knock(name, knock)
@@ -367,15 +497,20 @@ class AmqpChannel:
         return self.queue_depth
 
     def books(self) -> dict[str, Any]:
-        hands = {label(name): asdict(report) for name, report in self.protocols.items()}
-        return {"trajectories": asdict(self.counts), "hands": hands}
+        hands: dict[str, dict[str, Any]] = {}
+        for name, report in self.protocols.items():
+            # What came from a hand that was killed is more than it had told by then.
+            sent = max(report.sent, self.from_hand.get(name, 0))
+            hands[one_line(name.removeprefix(HAND), LABEL)] = {**report.to_plain(), "sent": sent}
+        sent = sum(plain["sent"] for plain in hands.values())
+        return {"trajectories": {"sent": sent, **asdict(self.counts)}, "hands": hands}
 
     def finish(self, reason: str) -> None:
         if self.finished:
             return
         self.finished = True
         names = self.names
-        over = wire.encode(wire.Message("finish", "", {"run": names.run, "reason": reason}))
+        over = wire.encode(Finish(names.run, reason).to_message("finish"))
         self.link.send(names.model_exchange, "", over, headers={"run": names.run})
         deadline = time.monotonic() + FAREWELL
         while self.hands.known and self.link.up.is_set() and (left := deadline - time.monotonic()) > 0:
@@ -391,7 +526,9 @@ class AmqpChannel:
     async def _remove(self) -> None:
         channel, names = self.link.orderly, self.names
         data_queue = await channel.get_queue(names.data_queue, ensure=False)
-        self.counts.unread += (await data_queue.purge()).message_count or 0
+        while (message := await data_queue.get(no_ack=True, fail=False)) is not None:
+            self.counts.unread += 1
+            self._note_maker(message)
         for queue in (names.data_queue, names.meta_queue):
             await channel.queue_delete(queue)
         for exchange in (names.meta_exchange, names.model_exchange):

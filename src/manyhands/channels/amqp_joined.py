@@ -5,10 +5,12 @@ the workers and gives all orders; this one reports what it has learned from, and
 is played by this one's agent. So no agent trains only on what it made itself. Tests are played here.
 """
 
+import math
 import time
 import uuid
 from collections import deque
 from concurrent.futures import Future
+from dataclasses import asdict
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -16,7 +18,16 @@ from aio_pika.abc import AbstractIncomingMessage
 
 from manyhands import wire
 from manyhands.channels.amqp_link import Address, BrokerError, Link
-from manyhands.channels.amqp_names import Names, of_our_age
+from manyhands.channels.amqp_names import (
+    EXECUTOR,
+    Ask,
+    Ended,
+    Finish,
+    Names,
+    RunSettings,
+    Settled,
+    of_our_age,
+)
 from manyhands.channels.base import WorkerStatus
 from manyhands.collect.collector import Collector
 from manyhands.config import Config
@@ -25,9 +36,12 @@ from manyhands.experience import LaneState, ShardState, Trajectory
 from manyhands.orders import NEWEST, Event, Fault, Notice, Order, Over, Task, Trial
 from manyhands.plain_yaml import parse_yaml
 from manyhands.policy import Weights
+from manyhands.texts import one_line
 
 ASK_TIMEOUT = 15.0
 """Seconds in which the run's first executor must answer; it may be in the middle of an update."""
+ASK_INTERVAL = 10.0
+"""Seconds between two questions later on: a first executor that was resumed must know of this one."""
 PATIENCE = 60.0
 """Seconds without anything to learn from, after which it is said."""
 
@@ -38,6 +52,7 @@ class JoinedChannel:
     def __init__(self, address: Address, run: str) -> None:
         self.names = Names(run)
         self.agent = uuid.uuid4().hex[:8]
+        self.key = ""  # which proves to the first executor that this one has joined
         self.task: Task | None = None
         self.collector: Collector | None = None
         self.weights: dict[int, Weights] = {}
@@ -49,19 +64,17 @@ class JoinedChannel:
         self.unsettled: dict[str, bytes] = {}  # by order: what its executor has not been told yet
         self.prefetch = 1
         self.heard = time.monotonic()
+        self.asked = -math.inf
         self.finished = False
         self.link = Link(address, self._declare, self.prefetch, changed=self._changed)
         self.link.start()
 
     def config(self) -> Config:
         """The run's settings, from its first executor."""
-        ask = wire.encode(wire.Message("ask", "", {"inbox": self.inbox}))
         deadline = time.monotonic() + ASK_TIMEOUT
-        asked = 0.0
         while (now := time.monotonic()) < deadline:
-            if now - asked > 1.0:
-                asked = now
-                self.link.send("", self.names.meta_queue, ask)
+            if now - self.asked > 1.0:
+                self._ask()
             try:
                 kind, *facts = self.arrivals.get(timeout=0.2)
             except Empty:
@@ -73,6 +86,10 @@ class JoinedChannel:
                 return config
         raise BrokerError(f"no executor of a run {self.names.run!r} answers at {self.link.address}")
 
+    def _ask(self) -> None:
+        self.asked = time.monotonic()
+        self.link.send("", self.names.meta_queue, wire.encode(Ask(self.inbox).to_message("ask")))
+
     def start(self, task: Task, shards: int) -> None:
         """Takes part from now on."""
         self.task, self.prefetch, self.heard = task, shards, time.monotonic()
@@ -80,7 +97,7 @@ class JoinedChannel:
         self.link.run(self._consume(self.link), ASK_TIMEOUT)
 
     async def _declare(self, link: Link) -> None:
-        self.inbox = f"manyhands.executor.{self.agent}.{link.generation}"
+        self.inbox = f"{EXECUTOR}{self.agent}.{link.generation}"
         inbox = await link.orderly.declare_queue(self.inbox, exclusive=True, auto_delete=True)
 
         async def on_message(message: AbstractIncomingMessage) -> None:
@@ -107,11 +124,14 @@ class JoinedChannel:
         try:
             heard = wire.decode(message.body)
             if heard.kind == "settings":
-                self.arrivals.put(("settings", str(heard.meta["config"])))
+                settings = RunSettings.from_message(heard)
+                self.key = settings.key
+                self.arrivals.put(("settings", settings.config, settings.key))
             elif heard.kind == "finish":
-                self.arrivals.put(("event", Over(str(heard.meta["reason"]))))
-        except (WireError, KeyError) as error:
-            self.arrivals.put(("event", Notice("broker", f"a foreign message was dropped: {error}")))
+                self.arrivals.put(("event", Over(one_line(Finish.from_message(heard).reason))))
+        except WireError as error:
+            text = f"dropped an unrecognised message: {one_line(error, 300)}"
+            self.arrivals.put(("event", Notice("broker", text)))
 
     def _hear_data(self, message: AbstractIncomingMessage, generation: int) -> None:
         assert self.task is not None
@@ -119,7 +139,8 @@ class JoinedChannel:
             trajectory = wire.decode_trajectory(message.body, self.task.layout, self.task.spec.schema)
         except WireError as error:
             self.link.acknowledge(message, generation)
-            self.arrivals.put(("event", Notice("data_queue", f"a foreign message was dropped: {error}")))
+            text = f"dropped an unrecognised message: {one_line(error, 300)}"
+            self.arrivals.put(("event", Notice("data_queue", text)))
             return
         self.arrivals.put(("data", trajectory, message, generation))
 
@@ -145,6 +166,8 @@ class JoinedChannel:
             trial = self.trials.popleft()
             return self.collector.test(trial, self.weights[trial.version])
         deadline = time.monotonic() + timeout
+        if time.monotonic() - self.asked > ASK_INTERVAL:
+            self._ask()
         while not self.events:
             try:
                 arrival = self.arrivals.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -190,7 +213,7 @@ class JoinedChannel:
         )
         state = ShardState(trajectory.sequence + 1, lanes)
         meta, arrays = wire.pack_states({trajectory.shard: state})
-        meta |= {"order": identity, "agent": self.agent}
+        meta |= asdict(Settled(identity, self.agent, self.key))
         settled = self.unsettled[identity] = wire.encode(wire.Message("settled", "", meta, arrays))
         self._settle(identity, settled, message, generation)
 
@@ -228,5 +251,5 @@ class JoinedChannel:
 
     def end_run(self, reason: str) -> None:
         """Tells the first executor that its run has reached its goal here."""
-        raw = wire.encode(wire.Message("over", "", {"reason": reason}))
+        raw = wire.encode(Ended(reason, self.key).to_message("over"))
         self.link.deliver(self.names.meta_queue, raw, f"{self.agent}-over").result(5.0)

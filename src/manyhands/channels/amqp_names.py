@@ -1,18 +1,22 @@
 """What the two halves of the broker channel agree on: names, and the small messages of their talk.
 
-Each run has the four of SPEC.md. Two shared exchanges bring strangers together: what a worker says in the
-lobby reaches every run's meta_queue, and what a run says on its meta_exchange reaches every worker.
+Each run has four queues and exchanges of its own. Two shared exchanges bring strangers together: what a
+worker says on TO_EXECUTORS reaches every run's meta_queue, and what a run says on its meta_exchange reaches
+every worker. Every message is one of the dataclasses below, decoded with every type checked.
 """
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from manyhands import wire
+from manyhands import decoding, wire
 from manyhands.errors import WireError
 from manyhands.experience import Trajectory
 
 TO_EXECUTORS = "manyhands.to_executors"
 TO_WORKERS = "manyhands.to_workers"
+HAND = "manyhands.hand."
+EXECUTOR = "manyhands.executor."
+"""How the names of inboxes begin; no message makes anybody send to a queue that is called otherwise."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,23 @@ def of_our_age(trajectory: Trajectory, agent: str, ours: str, newest: int) -> Tr
     return trajectory if agent == ours else replace(trajectory, version=newest)
 
 
+class Letter:
+    """A message that is only small facts."""
+
+    def to_message(self, kind: str) -> wire.Message:
+        return wire.Message(kind, "", asdict(self))  # type: ignore[call-overload]
+
+    @classmethod
+    def from_message(cls, message: wire.Message) -> Self:
+        letter = decoding.decode(cls, message.meta, f"a {message.kind[:30]!r} message")
+        for name, start in (("hand", HAND), ("process", HAND), ("inbox", EXECUTOR)):
+            if isinstance(value := getattr(letter, name, None), str) and not value.startswith(start):
+                raise WireError(f"a {name} that is not called {start}...")
+        return letter
+
+
 @dataclass(frozen=True)
-class Report:
+class Report(Letter):
     """How a hand, one process of a worker, presents itself: when it joins a run, and every second after."""
 
     hand: str  # its inbox
@@ -59,18 +78,137 @@ class Report:
     blocked: float = 0.0  # seconds before a full queue
     sent: int = 0  # trajectories that the broker has
     version: int = -1  # of the weights it played with last
+    open: tuple[str, ...] = ()  # orders that it has and has not answered
 
-    def to_message(self, kind: str) -> wire.Message:
-        return wire.Message(kind, "", asdict(self))
+    def to_plain(self) -> dict[str, Any]:
+        plain = asdict(self)
+        del plain["open"]
+        return plain
 
-    @classmethod
-    def from_message(cls, message: wire.Message) -> Self:
-        try:
-            report = cls(**message.meta)
-        except TypeError as error:
-            raise WireError(f"not a report: {error}") from error
-        for name, value in asdict(report).items():
-            kinds: Any = {"hand": str, "worker": str, "host": str}.get(name, (int, float))
-            if not isinstance(value, kinds):
-                raise WireError(f"a report whose {name} is {value!r}")
-        return report
+
+@dataclass(frozen=True)
+class Words(Letter):
+    """Something that a hand has to say."""
+
+    hand: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Unplayed(Letter):
+    """A hand cannot play an order."""
+
+    hand: str
+    order: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Released(Letter):
+    """A hand has given up a shard."""
+
+    hand: str
+    shard: int
+
+
+@dataclass(frozen=True)
+class Wanted(Letter):
+    """A hand waits for weights that it should have."""
+
+    hand: str
+
+
+@dataclass(frozen=True)
+class Gone(Letter):
+    """A process of a worker has ended; its supervisor tells what it was doing."""
+
+    process: str
+    reason: str
+    guilty: bool  # the environment brought it down
+    fault: bool  # False where nobody did anything wrong
+    run: int  # the mark of the run that it was playing for; 0 for none
+    shard: int
+    lane: int
+    episode: int
+
+
+@dataclass(frozen=True)
+class Ask(Letter):
+    """Another executor wants to join the run."""
+
+    inbox: str
+
+
+@dataclass(frozen=True)
+class RunSettings(Letter):
+    """The answer: the run's settings as YAML, and a key that is known to executors of this run alone."""
+
+    run: str
+    config: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Ended(Letter):
+    """An executor that joined has reached the run's goal; `key` is what it was given when it joined."""
+
+    reason: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Settled(Letter):
+    """An executor that joined has learned from an order's trajectory."""
+
+    order: str
+    agent: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Release(Letter):
+    """The executor wants a hand to give up a shard."""
+
+    run: str
+    shard: int
+
+
+@dataclass(frozen=True)
+class Finish(Letter):
+    """The executor has ended the run."""
+
+    run: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rejoin(Letter):
+    """The executor does not know a hand that reports to it."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run allows those who play for it; their supervisor sees to it."""
+
+    hang_timeout: float
+    worker_memory: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.hang_timeout <= LONGEST_HANG or not 0 < self.worker_memory <= MOST_MEMORY:
+            raise ValueError(f"limits of {self.hang_timeout} s and {self.worker_memory} MB")
+
+
+LONGEST_HANG = 30 * 24 * 3600.0
+MOST_MEMORY = 10**9
+
+
+@dataclass(frozen=True)
+class Offer(Letter):
+    """A run that wants to be played."""
+
+    run: str
+    epoch: str
+    limits: Limits
+    task: dict[str, Any]

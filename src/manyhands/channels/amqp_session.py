@@ -3,12 +3,13 @@
 import threading
 import time
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from manyhands import wire
-from manyhands.channels.amqp_names import Names
+from manyhands.channels.amqp_names import Limits, Names, Wanted, Words
 from manyhands.collect.collector import Collector
+from manyhands.decoding import MAX_TEXT
 from manyhands.errors import WireError
 from manyhands.experience import Array, Trajectory
 from manyhands.orders import NEWEST, Fault, Notice, Order, Task, Verdict
@@ -20,20 +21,14 @@ if TYPE_CHECKING:
 POLL = 0.2
 VERSIONS = 4
 """Versions of the weights that a hand keeps of every run."""
+ASK_AGAIN = 3.0
+"""Seconds after which weights that an order needs are asked for; they, too, may get lost or be damaged."""
 WEIGHTS_TIMEOUT = 30.0
 """Seconds that an order waits for the weights that were sent before it."""
 
 
 class ConnectionReplacedError(Exception):
     """The connection is another one; what was under way is void."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a run allows those who play for it; their supervisor sees to it."""
-
-    hang_timeout: float
-    worker_memory: int
 
 
 class Session:
@@ -47,6 +42,8 @@ class Session:
         self.order_id = self.agent = ""
         self.collector: Collector | None = None
         self.sending: Future[bool] | None = None
+        self.unanswered: set[str] = set()  # orders that came and are not answered yet
+        self.over = False  # its executor has removed its queues
 
     def task(self) -> Task:
         return self._task
@@ -61,7 +58,7 @@ class Session:
             self.arrived.notify_all()
 
     def weights(self, version: int) -> Weights:
-        deadline = time.monotonic() + WEIGHTS_TIMEOUT
+        began = asked = time.monotonic()
         with self.arrived:
             while True:
                 versions = self.versions.get(self.agent) or self.versions[""]
@@ -70,9 +67,16 @@ class Session:
                 if version in versions:
                     return versions[version]
                 self.hand.wait_a_moment()
-                if time.monotonic() > deadline:
+                now = time.monotonic()
+                if now - began > WEIGHTS_TIMEOUT:
                     raise WireError(f"weights of version {version} never came")
+                if now - asked > ASK_AGAIN:
+                    asked = now
+                    self.ask_for_weights()
                 self.arrived.wait(POLL)
+
+    def ask_for_weights(self) -> None:
+        self.tell(Wanted(self.hand.inbox).to_message("wanted"))
 
     def arrays(self, order: Order) -> dict[str, Array]:
         return self._task.layout.allocate()
@@ -81,7 +85,8 @@ class Session:
         """Waits for the one before: a full queue holds its maker up."""
         link = self.hand.link
         if isinstance(made, Verdict):
-            link.deliver(self.names.meta_queue, wire.encode(made.to_message()), self.order_id)
+            sending = link.deliver(self.names.meta_queue, wire.encode(made.to_message()), self.order_id)
+            self._forget_when_delivered(sending, self.order_id)
             return
         began = time.monotonic()
         self.settle()
@@ -97,8 +102,13 @@ class Session:
         )
         pictures = self._task.layout.obs_dtype == "|u1"  # a screen takes a fiftieth of its room
         raw = wire.encode_trajectory(made, self._task.spec.schema, compress=pictures)
-        headers = {"agent": self.agent}
+        headers = {"agent": self.agent, "hand": self.hand.inbox}
         self.sending = link.deliver(self.names.data_queue, raw, self.order_id, headers)
+        self._forget_when_delivered(self.sending, self.order_id)
+
+    def _forget_when_delivered(self, sending: "Future[bool]", order: str) -> None:
+        """Until then its executor is told that the order is here."""
+        sending.add_done_callback(lambda _: self.unanswered.discard(order))
 
     def settle(self) -> None:
         """Waits until the broker has what was sent last."""
@@ -124,7 +134,7 @@ class Session:
         self.tell(self._words(kind, text))
 
     def _words(self, kind: str, text: str) -> wire.Message:
-        return wire.Message(kind, "", {"hand": self.hand.inbox, "text": text})
+        return Words(self.hand.inbox, text[:MAX_TEXT]).to_message(kind)
 
     def open(self, progress: memoryview) -> None:
         self.collector = Collector(self._task, self.hand.worker, self.report, None, progress)

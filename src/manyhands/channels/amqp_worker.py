@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -20,13 +20,37 @@ from aio_pika.abc import AbstractIncomingMessage
 
 from manyhands import wire
 from manyhands.channels.amqp_link import Address, Link
-from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names, Report
-from manyhands.channels.amqp_session import WEIGHTS_TIMEOUT, ConnectionReplacedError, Limits, Session
+from manyhands.channels.amqp_names import (
+    TO_EXECUTORS,
+    TO_WORKERS,
+    Finish,
+    Names,
+    Offer,
+    Rejoin,
+    Release,
+    Released,
+    Report,
+    Unplayed,
+)
+from manyhands.channels.amqp_session import WEIGHTS_TIMEOUT, ConnectionReplacedError, Session
 from manyhands.collect.collector import OutOfTurnError
-from manyhands.collect.signs import BEATS, BUSY, HANG_TIMEOUT, MEMORY, unshared
+from manyhands.collect.signs import (
+    BEATS,
+    BUSY,
+    CHECKING,
+    EPISODE,
+    HANG_TIMEOUT,
+    MEMORY,
+    RUN,
+    SHARD,
+    run_mark,
+    unshared,
+)
 from manyhands.envs import make as envs
-from manyhands.errors import ManyhandsError, WireError
+from manyhands.errors import EnvError, ManyhandsError, UsageError, WireError
+from manyhands.limits import OwnLimits
 from manyhands.orders import Order, Task, Trial
+from manyhands.texts import one_line
 
 POLL = 0.2
 HELLO_INTERVAL = 5.0
@@ -34,6 +58,13 @@ HELLO_INTERVAL = 5.0
 REPORT_INTERVAL = 1.0
 PREFETCH = 100
 """Messages on their way to an inbox."""
+MOST_RUNS = 64
+"""Runs that a hand plays for at the same time."""
+MOST_TODO = 10_000
+MOST_OPEN = 200
+MOST_REFUSED = 10_000
+MOST_LETTERS = 200
+"""Of an order's id."""
 
 
 class Hand:
@@ -46,8 +77,12 @@ class Hand:
         progress: memoryview | None,
         once: bool = False,
         say: Callable[[str], None] = print,
+        limits: OwnLimits | None = None,
+        refused_runs: Iterable[int] = (),
     ) -> None:
+        """`refused_runs`: marks of runs whose environments brought down a process when they were made."""
         self.worker, self.process, self.allowed = worker, process, allowed
+        self.limits, self.refused_runs = limits or OwnLimits(), frozenset(refused_runs)
         self.progress, self.once, self.say = unshared() if progress is None else progress, once, say
         self.inbox = ""
         self.generation = 0
@@ -55,7 +90,7 @@ class Hand:
         self.refused: set[str] = set()  # epochs of runs that it cannot play, or that are over
         self.todo: SimpleQueue[Any] = SimpleQueue()
         self.leaving = False
-        self.link = Link(address, self._declare, PREFETCH, changed=say)
+        self.link = Link(address, self._declare, PREFETCH, self._missing, say)
         self.link.start(patient=True)
         self.progress[BEATS] += 1  # the broker takes us
 
@@ -81,21 +116,43 @@ class Hand:
         while generation == self.link.generation and not self.link.closing:
             for session in list(self.sessions.values()):
                 if session.collector is not None:
-                    session.tell(session.report_card.to_message("report"))
+                    report = replace(session.report_card, open=tuple(session.unanswered)[:MOST_OPEN])
+                    self.link.knock(session.names.meta_queue, wire.encode(report.to_message("report")))
             await asyncio.sleep(REPORT_INTERVAL)
+
+    def _missing(self, queue: str) -> None:
+        """In the link's thread: a run whose queue is gone is over, even if nobody said so."""
+        for session in list(self.sessions.values()):
+            if session.names.meta_queue == queue and not session.over:
+                session.over = True
+                finish = Finish(session.names.run, "its queues are gone").to_message("finish")
+                self.todo.put((self.link.generation, finish))
 
     def _hear(self, message: AbstractIncomingMessage, generation: int) -> None:
         """In the link's thread: weights are put where they belong, all else waits its turn."""
+        session = self.sessions.get(str(message.headers.get("run")))
         try:
+            if len(message.body) > self.limits.message_bytes:
+                raise WireError(f"a message of {len(message.body):,} bytes; see --max-message")
             heard = wire.decode(message.body)
             if heard.kind == "weights":
-                session = self.sessions.get(str(message.headers.get("run")))
                 if session is not None:
                     session.hear_weights(heard, str(message.headers.get("agent", "")))
-            elif heard.kind != "knock":
+            elif heard.kind != "knock" and self.todo.qsize() < MOST_TODO:
+                self._note_order(heard)
                 self.todo.put((generation, heard))
         except WireError as error:
-            self.say(f"a message that is none of ours was dropped: {error}")
+            text = f"dropped an unrecognised message: {one_line(error, 300)}"
+            self.say(text)
+            if session is not None:  # such as weights that were damaged on their way
+                session.say("notice", text)
+                session.ask_for_weights()
+
+    def _note_order(self, heard: wire.Message) -> None:
+        """What has come but waits its turn is not lost; reports say so."""
+        session = self.sessions.get(str(heard.meta.get("run")))
+        if session is not None and heard.kind in ("order", "trial"):
+            session.unanswered.add(str(heard.meta.get("order"))[:MOST_LETTERS])
 
     def wait_a_moment(self) -> None:
         """A sign of life of somebody who waits for the broker; what was under way may be void meanwhile."""
@@ -126,8 +183,8 @@ class Hand:
                 self._do(message)
             except ConnectionReplacedError:
                 continue
-            except (WireError, KeyError, TypeError, ValueError) as error:  # nobody waits for an answer
-                self.say(f"a message that cannot be followed was dropped: {error!r}")
+            except WireError as error:  # nobody waits for an answer
+                self.say(f"dropped a message that makes no sense here: {error}")
 
     def _note_idle(self, began: float) -> None:
         for session in self.sessions.values():
@@ -146,37 +203,61 @@ class Hand:
         match message.kind:
             case "offer":
                 self._consider(message)
-            case "order" | "trial" | "release":
-                session = self.sessions.get(str(message.meta["run"]))
-                if session is not None and message.kind == "release":
-                    self._release(session, int(message.meta["shard"]))
-                elif session is not None:
+            case "order" | "trial":
+                session = self.sessions.get(str(message.meta.get("run")))
+                if session is not None:
                     self._play(session, message)
+            case "release":
+                release = Release.from_message(message)
+                if (session := self.sessions.get(release.run)) is not None:
+                    self._release(session, release.shard)
+            case "rejoin":
+                self._rejoin(Rejoin.from_message(message).run)
             case "finish":
-                self._finish(str(message.meta["run"]), str(message.meta["reason"]))
+                finish = Finish.from_message(message)
+                self._finish(finish.run, finish.reason)
             case kind:
-                raise WireError(f"a message of kind {kind!r}")
+                raise WireError(f"a message of kind {kind!r:.60}")
 
     def _consider(self, message: wire.Message) -> None:
-        run, epoch = str(message.meta["run"]), str(message.meta["epoch"])
+        offer = Offer.from_message(message)
+        run, epoch = offer.run, offer.epoch
         known = self.sessions.get(run)
         if (known is not None and known.epoch == epoch) or epoch in self.refused:
             return
         if known is not None:
             self.sessions.pop(run).close()
-        task = Task.from_message(wire.Message("task", message.schema, message.meta["task"]))
-        session = Session(self, run, epoch, task, Limits(**message.meta["limits"]))
+        if len(self.refused) > MOST_REFUSED:
+            self.refused.clear()
+        task = Task.from_message(wire.Message("task", "", offer.task))
+        session = Session(self, run, epoch, task, offer.limits)
         try:
-            self._check_environment(task)
+            self._check_offer(session)
             self._join(session)
         except ManyhandsError as error:
             self.refused.add(epoch)
             self.say(f"{run}: {error}")
             session.say("refuse", f"cannot play: {error}")
 
-    def _check_environment(self, task: Task) -> None:
-        envs.check_imports(task.env, self.allowed)
-        envs.close(envs.make(task.env))
+    def _check_offer(self, session: Session) -> None:
+        """Refuses what this machine's owner does not allow, before any of it is made."""
+        task, mark = session.task(), run_mark(session.names.run)
+        if mark in self.refused_runs:
+            raise UsageError(f"{task.env.id} brought down a process of this worker when it was made")
+        if len(self.sessions) >= MOST_RUNS:
+            raise UsageError(f"this worker plays for {MOST_RUNS} runs already")
+        self.limits.check(task)
+        with self._watched(session):
+            self.progress[SHARD], self.progress[EPISODE] = CHECKING, -1
+            envs.check_imports(task.env, self.allowed)
+            envs.close(envs.make(task.env))
+
+    def _rejoin(self, run: str) -> None:
+        """Its executor does not know this hand, though it should: some message got lost."""
+        session = self.sessions.pop(run, None)
+        if session is not None:
+            session.close()
+            self._join(Session(self, run, session.epoch, session.task(), session.limits))
 
     def _join(self, session: Session) -> None:
         session.open(self.progress)
@@ -196,7 +277,8 @@ class Hand:
         plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
         stripped = replace(message, meta=plain)
         order = Order.from_message(stripped) if message.kind == "order" else Trial.from_message(stripped)
-        session.order_id, session.agent = str(message.meta["order"]), getattr(order, "agent", "")
+        session.order_id = str(message.meta.get("order"))[:MOST_LETTERS]
+        session.agent = getattr(order, "agent", "")
         with self._accounting_for(session):
             assert session.collector is not None
             fulfil(order, session, session.collector)
@@ -206,26 +288,40 @@ class Hand:
             assert session.collector is not None
             session.collector.drop(shard)
             session.settle()
-            session.tell(wire.Message("released", "", {"hand": self.inbox, "shard": shard}))
+            session.tell(Released(self.inbox, shard).to_message("released"))
+
+    @contextmanager
+    def _watched(self, session: Session) -> Iterator[None]:
+        """While code of an environment runs: its supervisor knows for whom, and what is allowed."""
+        self.progress[HANG_TIMEOUT] = int(1000 * session.limits.hang_timeout)
+        allowed = max(
+            [session.limits.worker_memory, *(s.limits.worker_memory for s in self.sessions.values())]
+        )
+        self.progress[MEMORY] = allowed
+        self.progress[RUN] = run_mark(session.names.run)
+        self.progress[BUSY] = 1
+        try:
+            yield
+        finally:
+            self.progress[BUSY] = 0
 
     @contextmanager
     def _accounting_for(self, session: Session) -> Iterator[None]:
         """Whatever goes wrong meanwhile, the executor hears of it, because it waits for an answer."""
-        self.progress[HANG_TIMEOUT] = int(1000 * session.limits.hang_timeout)
-        self.progress[MEMORY] = max(each.limits.worker_memory for each in self.sessions.values())
-        self.progress[BUSY] = 1
         try:
-            yield
+            with self._watched(session):
+                yield
         except OutOfTurnError as error:  # one given before this hand forgot the shard, or it never had it
-            meta = {"hand": self.inbox, "order": session.order_id, "text": str(error)}
-            session.tell(wire.Message("unplayed", "", meta))
+            session.unanswered.discard(session.order_id)
+            session.tell(Unplayed(self.inbox, session.order_id, str(error)).to_message("unplayed"))
         except ConnectionReplacedError:
             raise
+        except (EnvError, UsageError) as error:  # it broke its contract, as it would anywhere else
+            session.unanswered.discard(session.order_id)
+            session.say("breach", str(error))
         except Exception as error:
             text = str(error) if isinstance(error, ManyhandsError) else f"{type(error).__name__}: {error}"
             self._fail(session, text)
-        finally:
-            self.progress[BUSY] = 0
 
     def _fail(self, session: Session, text: str) -> None:
         """Tells the executor, which counts it, and joins again with new environments."""

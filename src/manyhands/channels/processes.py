@@ -28,7 +28,7 @@ from manyhands import wire
 from manyhands.channels import shared
 from manyhands.channels.base import WorkerStatus
 from manyhands.collect.hogwild import SharedMemory
-from manyhands.collect.signs import BEATS, BYTES, EPISODE, LANE
+from manyhands.collect.signs import BEATS, BYTES, EPISODE, LANE, SHARD
 from manyhands.envs.make import MakeEnv
 from manyhands.errors import EnvError, RunError, WireError
 from manyhands.experience import Array, Trajectory
@@ -45,6 +45,8 @@ GRACE = 2.0
 """Seconds that a worker has to leave by itself before it is killed."""
 START_TIMEOUT = 60.0
 """Seconds that a worker may take to start; importing a heavy environment is slow."""
+FAILED = 70
+"""The exit code of a worker that failed without its environment: no episode is to blame."""
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
@@ -269,8 +271,9 @@ class ProcessesChannel:
         if not worker.ready and not hung and code >= 0:
             raise RunError(f"{worker.name} could not start ({describe_exit(code)})")
         culprit = None
-        if worker.orders and (hung or -code in CRASHES or code > 0):
-            culprit = Culprit(worker.progress[LANE], worker.progress[EPISODE])
+        if worker.orders and (hung or -code in CRASHES or (code not in (FAILED, 0) and code > 0)):
+            signs = worker.progress
+            culprit = Culprit(signs[SHARD], signs[LANE], signs[EPISODE])
         self._start(worker.name, worker.shards)
         reason = describe_exit(code) if worker.gone == "left" else worker.gone
         orders, fault = tuple(worker.orders), not worker.retired

@@ -4,12 +4,17 @@ Ray places the actors, carries the bytes and restarts what dies. An actor that w
 its shards, so its orders are given again with where they stand.
 """
 
+import faulthandler
 import logging
+import mmap
 import os
 import socket
+import tempfile
 import time
+import uuid
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,12 +26,13 @@ from manyhands import wire
 from manyhands.channels.base import WorkerStatus
 from manyhands.channels.processes import player_environment
 from manyhands.collect.collector import Collector, OutOfTurnError
-from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
+from manyhands.collect.signs import BEATS, BYTES, EPISODE, LANE, SHARD
 from manyhands.envs.make import MakeEnv
 from manyhands.errors import EnvError, ManyhandsError, RunError, UsageError
 from manyhands.experience import Array, Trajectory
 from manyhands.orders import NEWEST, Culprit, Event, Fault, Lost, Notice, Order, Task, Trial, Verdict
 from manyhands.policy import Weights
+from manyhands.texts import one_line
 
 POLL = 0.2
 VERSIONS = 3
@@ -38,16 +44,48 @@ START_TIMEOUT = 60.0
 RESTART_GRACE = 10.0
 """Seconds after the loss of an actor in which calls that fail are part of the same loss."""
 CONNECT_TIMEOUT = 5.0
+TIDY_TIMEOUT = 3.0
 LOCAL, EXISTING, CLIENT = "ray", "ray:auto", "ray://"
+
+
+class CrashRecord:
+    """Signs of life in a file, so that the process that follows a crashed one knows where it happened."""
+
+    def __init__(self, name: str) -> None:
+        place = Path(tempfile.gettempdir())
+        self.signs_path = place / f"manyhands-{name}.signs"
+        self.crash_path = place / f"manyhands-{name}.crash"
+        self.crash_site = self._read()
+        with open(os.open(self.signs_path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+            file.truncate(BYTES)
+            self.progress = memoryview(mmap.mmap(file.fileno(), BYTES)).cast("q")
+        # Written by Python itself when a signal such as SIGSEGV ends the process, and by nobody else's kill.
+        self.crash_file = open(os.open(self.crash_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w")  # noqa: SIM115
+        faulthandler.enable(self.crash_file)
+
+    def _read(self) -> tuple[int, int, int] | None:
+        try:
+            signs = memoryview(self.signs_path.read_bytes()).cast("q")
+            if self.crash_path.stat().st_size > 0:
+                return signs[SHARD], signs[LANE], signs[EPISODE]
+        except (OSError, TypeError, IndexError):  # there was none before this one
+            pass
+        return None
+
+    def remove(self) -> None:
+        faulthandler.disable()
+        for path in (self.signs_path, self.crash_path):
+            path.unlink(missing_ok=True)
 
 
 class Player:
     """The worker's half, inside an actor. Its orders come as calls, one after the other."""
 
-    def __init__(self, task: bytes, name: str, callable_env: MakeEnv | None) -> None:
+    def __init__(self, task: bytes, name: str, callable_env: MakeEnv | None, record: str) -> None:
         self.blas = threadpool_limits(1, "blas")
         self.task = Task.from_message(wire.decode(task, "task"))
-        self.progress = unshared()
+        self.record = CrashRecord(f"{record}-{name}")
+        self.progress = self.record.progress
         self.made = b""
         self.events: list[bytes] = []
         self.latest: Weights
@@ -67,9 +105,16 @@ class Player:
             return b"", self.events, str(error)
         return self.made, self.events, ""
 
-    def signs(self) -> tuple[int, int, int]:
+    def signs(self) -> tuple[int, int, int, int]:
         """Answered beside an order that is under way."""
-        return self.progress[BEATS], self.progress[LANE], self.progress[EPISODE]
+        return tuple(self.progress[sign] for sign in (BEATS, SHARD, LANE, EPISODE))  # type: ignore[return-value]
+
+    def crash_site(self) -> tuple[int, int, int] | None:
+        """The shard, lane and episode in which the process before this one crashed, if it did."""
+        return self.record.crash_site
+
+    def tidy(self) -> None:
+        self.record.remove()
 
     def process(self) -> int:
         return os.getpid()
@@ -101,7 +146,7 @@ class Actor:
     handle: Any
     shards: list[int]
     orders: dict[Any, Order | Trial] = field(default_factory=dict)  # by what Ray will answer them with
-    signs: tuple[int, int, int] = (0, 0, 0)
+    signs: tuple[int, int, int, int] = (0, 0, 0, 0)  # beats, shard, lane, episode
     seen_at: float = field(default_factory=time.monotonic)
     asked: Any = None
     hung: bool = False
@@ -133,9 +178,13 @@ class RayChannel:
         self.finished = False
         remote: Any = ray.remote(num_cpus=cpus, max_restarts=-1, concurrency_groups={"watch": 1})  # type: ignore[call-overload]
         made = remote(Player)
-        raw = wire.encode(task.to_message())
+        raw, record = wire.encode(task.to_message()), uuid.uuid4().hex
         self.actors = [
-            Actor(f"actor-{i}", made.remote(raw, f"actor-{i}", callable_env), list(range(i, shards, workers)))
+            Actor(
+                f"actor-{i}",
+                made.remote(raw, f"actor-{i}", callable_env, record),
+                list(range(i, shards, workers)),
+            )
             for i in range(workers)
         ]
         self.by_shard = {shard: actor for actor in self.actors for shard in actor.shards}
@@ -196,7 +245,9 @@ class RayChannel:
             if isinstance(error.cause, OutOfTurnError):  # it was started anew while it had nothing to do
                 self._gone(actor, "it ended, and forgot where its shards stand")
                 return
-            raise RunError(f"{actor.name} failed: {error.cause!r}") from error
+            self._gone(actor, f"it failed by itself: {one_line(repr(error.cause), 200)}")
+            ray.kill(actor.handle, no_restart=False)
+            return
         except RayError as error:
             self._gone(actor, _reason(error))
             return
@@ -236,12 +287,20 @@ class RayChannel:
         for answer in actor.orders:
             del self.by_answer[answer]
         actor.orders.clear()
-        culprit = Culprit(actor.signs[1], actor.signs[2]) if actor.hung else None
+        culprit = Culprit(*actor.signs[1:]) if actor.hung else self._crash_site(actor)
         reason, actor.gone = actor.gone, ""
         actor.hung = actor.ready = False
         actor.lost_at = time.monotonic()
         actor.asked, actor.seen_at = None, time.monotonic()
         return Lost(actor.name, reason, tuple(actor.shards), orders, culprit)
+
+    def _crash_site(self, actor: Actor) -> Culprit | None:
+        """Asks the process that is started in place of a lost one where that one crashed."""
+        try:
+            site = ray.get(actor.handle.crash_site.remote(), timeout=START_TIMEOUT)
+        except RayError:  # a timeout is one
+            return None
+        return None if site is None else Culprit(*site)
 
     def _watch(self) -> None:
         """Asks those that were silent for a while how far they are; one that does not move is ended."""
@@ -292,6 +351,8 @@ class RayChannel:
         self.finished = True
         self.by_answer.clear()
         self.versions.clear()
+        tidied = [actor.handle.tidy.options(concurrency_group="watch").remote() for actor in self.actors]
+        ray.wait(tidied, num_returns=len(tidied), timeout=TIDY_TIMEOUT)
         for actor in self.actors:
             actor.orders.clear()
             ray.kill(actor.handle)

@@ -10,7 +10,7 @@ import numpy as np
 from manyhands.collect.hogwild import HogwildShard, SharedMemory
 from manyhands.collect.moves import MoveShard
 from manyhands.collect.player import TRIES, Player
-from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
+from manyhands.collect.signs import BEATS, EPISODE, LANE, SHARD, TESTING, unshared
 from manyhands.collect.streams import action_stream, env_seed
 from manyhands.envs import lto
 from manyhands.envs import make as envs
@@ -44,6 +44,7 @@ class Lane:
         self.per_seed: int = getattr(self.env.unwrapped, "episodes_per_seed", 1)
         self.stands_at = NOWHERE  # the episode that the environment has begun by itself
         self.episode = -1
+        self.skip: frozenset[int] = frozenset()  # episodes that brought a process down
         self.total = 0.0
         self.length = 0
         self.rng: np.random.Generator
@@ -90,6 +91,7 @@ class Shard:
         self.index, self.worker, self.report = index, worker, report
         self.progress = progress if progress is not None else unshared()
         lanes = self.layout.lanes
+        self.progress[EPISODE] = NOWHERE  # what happens now is no episode's doing
         self.lanes: list[Lane] = []
         for i in range(lanes):
             self.lanes.append(
@@ -222,7 +224,10 @@ class Shard:
             noise[t:end, i] = self.layout.action.noise(self.lanes[i].rng, end - t)
 
     def _begin(self, i: int, episode: int) -> None:
+        """Begins an episode, or the next one that may be played."""
         lane = self.lanes[i]
+        while episode in lane.skip:
+            episode += 1
         self.progress[LANE], self.progress[EPISODE] = i, episode
         for attempt in range(TRIES):
             self.progress[BEATS] += 1
@@ -259,7 +264,10 @@ class Shard:
     def _replay(self, i: int, state: LaneState) -> bool:
         """True when the lane stands where `state` says; else it has begun the episode after it."""
         lane, count = self.lanes[i], len(state.actions)
+        lane.skip = frozenset(state.skip)
         self._begin(i, state.episode)
+        if state.episode in lane.skip:
+            return True  # as was decided when it brought its process down, and told then
         ended = False
         try:
             for action in state.actions:
@@ -337,13 +345,15 @@ class Collector:
     ) -> None:
         """`memory` is what cores that learn by themselves share."""
         self.task, self.worker, self.report = task, worker, report
-        self.callable_env, self.progress, self.memory = callable_env, progress, memory
+        self.callable_env, self.memory = callable_env, memory
+        self.progress = progress if progress is not None else unshared()
         self.actor = actor(task.spec)
         self.shards: dict[int, Shard | MoveShard | HogwildShard] = {}
         self.player: Player | None = None
 
     def collect(self, order: Order, weights: Weights, out: dict[str, Array]) -> Trajectory:
         shard = self.shards.get(order.shard)
+        self.progress[SHARD] = order.shard
         if shard is None:
             shard = self.shards[order.shard] = self._shard(order.shard)
         if order.start is not None:
@@ -367,6 +377,7 @@ class Collector:
             self.shards.pop(shard).close()
 
     def test(self, trial: Trial, weights: Weights) -> Verdict:
+        self.progress[SHARD] = TESTING
         if self.player is None:
             task = self.task
             self.player = Player(
@@ -378,7 +389,8 @@ class Collector:
                 self.progress,
                 self._test_fault,
             )
-        return Verdict(trial.part, self.player.play(weights, trial.count, trial.seed, first=trial.first))
+        played = self.player.play(weights, trial.count, trial.seed, first=trial.first, skip=trial.skip)
+        return Verdict(trial.part, played)
 
     def _test_fault(self, episode: int, seed: int, text: str) -> None:
         self.report(Fault(self.worker, -1, -1, episode, seed, text))

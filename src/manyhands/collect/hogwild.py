@@ -93,10 +93,12 @@ class HogwildShard:
             np.zeros(task.layout.obs_shape, task.layout.obs_dtype) for _ in range(3)
         )
         self.sequence, self.episode = 0, 0
+        self.skip: frozenset[int] = frozenset()  # episodes that brought a process down
 
     def restore(self, state: ShardState) -> None:
         """Learning cannot be done again, so an episode that was cut short is over."""
         self.sequence, self.episode = state.sequence, state.lanes[0].episode
+        self.skip = frozenset(state.lanes[0].skip)
 
     def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
         """One whole episode, learned from on the way."""
@@ -137,6 +139,8 @@ class HogwildShard:
         )
 
     def _episode(self) -> tuple[float, int]:
+        while self.episode in self.skip:
+            self.episode += 1
         self.progress[LANE], self.progress[EPISODE] = 0, self.episode
         self.progress[BEATS] += 1
         first, _ = self.env.reset(seed=env_seed(self.task.seed, self.index, self.episode))

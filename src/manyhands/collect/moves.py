@@ -35,17 +35,21 @@ class MoveShard:
         self.member = index % self.problem.members
         self.start = self.problem.starts[index // self.problem.members % len(self.problem.starts)]
         self.sequence = 0
+        self.skip: frozenset[int] = frozenset()  # rollouts whose points brought a process down
         if task.layout.steps != self.problem.horizon:
             raise EnvError(f"collect.steps must be the horizon, {self.problem.horizon}")
 
     def restore(self, state: ShardState) -> None:
         self.sequence = state.sequence
+        self.skip = frozenset(state.lanes[0].skip)
 
     def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
         began = time.perf_counter()
         problem, layout, action_spec = self.problem, self.layout, self.layout.action
         actor.load(weights.vector)
-        rng = np.random.Generator(np.random.PCG64(mix(self.task.seed, MOVES, self.index, sequence)))
+        # A rollout that is not to be played again has other points, and other noise.
+        words = (self.task.seed, MOVES, self.index, sequence, *([1] if sequence in self.skip else []))
+        rng = np.random.Generator(np.random.PCG64(mix(*words)))
         point = self._starts(actor, rng, sequence)
         log_std = actor.forward(point, "log_std")
         noise = rng.standard_normal((layout.steps, layout.lanes, action_spec.noises), dtype=np.float32)

@@ -1,7 +1,7 @@
 """Playing whole episodes to judge an agent."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class Player:
         self.callable_env = callable_env
         self.progress = progress if progress is not None else unshared()
         self.report = report
+        self.progress[EPISODE] = -1  # what happens now is no episode's doing
         self.envs: list[envs.Env] = []
         for _ in range(lanes):
             self.envs.append(envs.make_to_play(env, callable_env))
@@ -55,16 +56,22 @@ class Player:
         self.actor: Actor = actor(spec)
 
     def play(
-        self, weights: Weights, episodes: int, seed: int, sample: bool = False, first: int = 0
+        self,
+        weights: Weights,
+        episodes: int,
+        seed: int,
+        sample: bool = False,
+        first: int = 0,
+        skip: Sequence[int] = (),
     ) -> Evaluation:
-        """`episodes` whole episodes, counted from `first`."""
+        """`episodes` whole episodes, counted from `first`; another one in place of each in `skip`."""
         self.actor.load(weights.vector)
         strays = spread(self.actor, self.action, self.obs)
         chance = self.action.chance(sample)
         lanes = min(len(self.envs), episodes)
         playing = list(range(lanes))  # which episode each lane plays; -1 when there is none left
         returns, lengths = [0.0] * episodes, [0] * episodes
-        streams = [self._begin(lane, seed, first + lane) for lane in range(lanes)]
+        streams = [self._begin(lane, seed, first + lane, skip.count(first + lane)) for lane in range(lanes)]
         begun, left, failures = lanes, episodes, 0
         while left:
             outputs = self.actor.forward(self.obs, "policy")
@@ -82,7 +89,8 @@ class Player:
                 if stepped is None:  # it failed: another one in its place, from its beginning
                     failures += 1
                     returns[episode], lengths[episode] = 0.0, 0
-                    streams[lane] = self._begin(lane, seed, first + episode, failures)
+                    failed = failures + skip.count(first + episode)
+                    streams[lane] = self._begin(lane, seed, first + episode, failed)
                     continue
                 reward, done = stepped
                 returns[episode] += reward
@@ -91,7 +99,8 @@ class Player:
                     left -= 1
                     playing[lane] = -1
                     if begun < episodes:
-                        streams[lane], playing[lane] = self._begin(lane, seed, first + begun), begun
+                        failed = skip.count(first + begun)
+                        streams[lane], playing[lane] = self._begin(lane, seed, first + begun, failed), begun
                         begun += 1
         if not np.isfinite(returns).all():
             raise EnvError(f"{self.env.id} broke its contract: a reward is not finite")

@@ -19,11 +19,23 @@ from dataclasses import dataclass
 from manyhands import wire
 from manyhands.channels import shared
 from manyhands.channels.amqp_link import Address, BrokerError, Link
-from manyhands.channels.amqp_names import TO_EXECUTORS
+from manyhands.channels.amqp_names import TO_EXECUTORS, Gone
 from manyhands.channels.processes import CRASHES, describe_exit, own_megabytes, player_environment
-from manyhands.collect.signs import BEATS, BUSY, BYTES, EPISODE, HANG_TIMEOUT, LANE, MEMORY
+from manyhands.collect.signs import (
+    BEATS,
+    BUSY,
+    BYTES,
+    CHECKING,
+    EPISODE,
+    HANG_TIMEOUT,
+    LANE,
+    MEMORY,
+    RUN,
+    SHARD,
+)
 from manyhands.config import RunConfig
 from manyhands.errors import RunError
+from manyhands.limits import OwnLimits
 from manyhands.signals import stop_signals
 
 POLL = 0.1
@@ -31,8 +43,7 @@ GRACE = 3.0
 """Seconds that a hand has to leave by itself."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before a hand that failed is started again, doubling while it keeps failing."""
-SETTLED = 60.0
-"""A hand that lived this long is not a failing one."""
+MOST_REFUSED = 1000
 
 
 @dataclass(eq=False)
@@ -51,9 +62,18 @@ class Watched:
 
 
 class Daemon:
-    def __init__(self, url: str, procs: int, name: str, once: bool, allowed: list[str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        procs: int,
+        name: str,
+        once: bool,
+        allowed: list[str],
+        limits: OwnLimits | None = None,
+    ) -> None:
         self.url, self.procs, self.name, self.once = url, procs, name, once
-        self.allowed = allowed
+        self.allowed, self.limits = allowed, limits or OwnLimits()
+        self.refused_runs: set[int] = set()  # marks of runs whose environments cannot even be made
         self.stopping = False
         self.welcome = False  # the broker has taken one of the hands
         self.pauses = [FIRST_PAUSE] * procs
@@ -96,8 +116,12 @@ class Daemon:
         command = [sys.executable, "-m", "manyhands.roles.hand", "--parent", str(os.getpid())]
         command += ["--progress", str(progress_file), "--worker", self.name, "--process", name]
         command += ["--once"] * self.once
+        limits = self.limits
+        command += ["--limits", f"{limits.memory},{limits.lanes},{limits.message}"]
         for pattern in self.allowed:
             command += ["--allow-env", pattern]
+        for mark in self.refused_runs:
+            command += ["--refuse-run", str(mark)]
         process = subprocess.Popen(
             command,
             pass_fds=[progress_file],
@@ -127,7 +151,8 @@ class Daemon:
             hand.reason = f"an environment step took longer than {allowed:g} s"
             hand.process.kill()
         self.welcome = self.welcome or signs[BEATS] > 0
-        size, limit = own_megabytes(hand.process.pid), signs[MEMORY] or RunConfig.worker_memory
+        size = own_megabytes(hand.process.pid)
+        limit = min(signs[MEMORY] or RunConfig.worker_memory, self.limits.memory)
         if size > limit and not hand.reason:
             hand.reason, hand.retired = f"it held {size:.0f} MB, more than {limit}", True
             hand.process.kill()
@@ -142,24 +167,34 @@ class Daemon:
             self.code = code
             self.stopping = True
             return
-        reason = hand.reason or describe_exit(code)
+        reason, signs = hand.reason or describe_exit(code), hand.progress
         hung = bool(hand.reason) and not hand.retired
-        guilty = bool(hand.progress[BUSY]) and (-code in CRASHES or code > 0 or hung)
-        meta = {
-            "process": hand.name,
-            "reason": reason,
-            "guilty": guilty,
-            "fault": not hand.retired,
-            "lane": int(hand.progress[LANE]),
-            "episode": int(hand.progress[EPISODE]),
-        }
+        busy = bool(signs[BUSY])
+        guilty = busy and (-code in CRASHES or code > 0 or hung)
+        if guilty and signs[SHARD] == CHECKING and len(self.refused_runs) < MOST_REFUSED:
+            self.refused_runs.add(signs[RUN])
+        gone = Gone(
+            process=hand.name,
+            reason=reason,
+            guilty=guilty and signs[SHARD] != CHECKING,
+            fault=busy and not hand.retired,
+            run=signs[RUN] if busy else 0,
+            shard=signs[SHARD],
+            lane=signs[LANE],
+            episode=signs[EPISODE],
+        )
         print(f"{hand.name.rpartition('.')[2]}: {reason}; starting another", flush=True)
-        self._tell(wire.Message("gone", "", meta))
-        now = time.monotonic()
-        if hand.retired or now - hand.started > SETTLED:
+        self._tell(gone.to_message("gone"))
+        self.due[hand.index] = time.monotonic() + self._pause(hand)
+
+    def _pause(self, hand: Watched) -> float:
+        """Seconds before the next is started: ever more for what fails by itself before it can play."""
+        if hand.progress[BEATS]:  # it was taken by the broker; whatever ended it, the next may do better
             self.pauses[hand.index] = FIRST_PAUSE
-        self.due[hand.index] = now + self.pauses[hand.index] * random.uniform(0.5, 1.0)
-        self.pauses[hand.index] = min(2 * self.pauses[hand.index], LONGEST_PAUSE)
+            return 0.0
+        pause = self.pauses[hand.index]
+        self.pauses[hand.index] = min(2 * pause, LONGEST_PAUSE)
+        return pause * random.uniform(0.5, 1.0)
 
     def _tell(self, message: wire.Message) -> None:
         """Executors that cannot be told find out by themselves, a little later."""

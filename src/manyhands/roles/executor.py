@@ -10,11 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from manyhands.channels.base import ExecutorChannel
+from manyhands.collect.signs import TESTING
 from manyhands.collect.streams import TEST, env_seed, mix
 from manyhands.config import Config
 from manyhands.errors import EnvError
 from manyhands.experience import Evaluation, Layout, ShardState, Trajectory
-from manyhands.orders import NEWEST, Fault, Lost, Notice, Order, Over, Taken, Trial, Verdict
+from manyhands.orders import NEWEST, Culprit, Fault, Lost, Notice, Order, Over, Taken, Trial, Verdict
 from manyhands.policy import Weights
 from manyhands.runs.progress import Progress
 
@@ -87,7 +88,6 @@ class Executor:
         self.states = {shard: ShardState.fresh(layout) for shard in self.shards}
         self.ordered: dict[int, int] = {}  # shard: sequence of its last order
         self.unheld: set[int] = set()  # shards that no worker holds at their present place
-        self.culprits: dict[int, int] = {}  # shard: lane whose episode brought its worker down
         self.arrived: list[Trajectory] = []
         self.verdicts: dict[int, Evaluation] = {}
         self.lag = 0.0
@@ -166,8 +166,6 @@ class Executor:
             self.unheld.remove(shard)
             # Async orders may be answered out of turn, when several executors share them.
             start = replace(self._present_state(shard), sequence=sequence)
-            if shard in self.culprits:
-                start = start.skipping(self.culprits.pop(shard))
         self.channel.order(Order(shard, sequence, version, start, agent))
 
     def _present_state(self, shard: int) -> ShardState:
@@ -266,16 +264,8 @@ class Executor:
         self._count_fault(f"the environment failed in {fault.worker} ({where}); it is replaced", fault.text)
 
     def _lost(self, lost: Lost) -> None:
-        where = ""
-        first = lost.orders[0] if lost.orders else None
-        if lost.culprit is not None and isinstance(first, Order):
-            self.culprits[first.shard] = lost.culprit.lane
-            lane, episode = first.shard * self.layout.lanes + lost.culprit.lane, lost.culprit.episode
-            where = (
-                f", in lane {lane}, episode {episode}, seed {env_seed(self.config.run.seed, lane, episode)}"
-            )
-        elif lost.culprit is not None:
-            where = f", in a test, episode {lost.culprit.episode}"
+        culprit = lost.culprit
+        where = self._skip(culprit) if culprit is not None else ""
         if lost.fault:
             self._count_fault(f"{lost.worker} was lost ({lost.reason}{where}); it is replaced", "")
         elif not lost.moved:
@@ -284,11 +274,22 @@ class Executor:
         for order in lost.orders:
             if isinstance(order, Order):
                 self._order(order.shard, order.sequence, order.agent)
-            elif order is first and lost.culprit is not None:
-                # The same episodes would only bring the next worker down as well.
-                self.channel.order(replace(order, seed=mix(order.seed, TEST)))
+            elif culprit is not None and culprit.shard == TESTING and culprit.episode in order.episodes:
+                self.channel.order(replace(order, skip=(*order.skip, culprit.episode)))
             else:
                 self.channel.order(order)
+
+    def _skip(self, culprit: Culprit) -> str:
+        """Notes that an episode is not to be played again, because it would bring the next worker down."""
+        episode = culprit.episode
+        if culprit.shard == TESTING:
+            return f", in a test, episode {episode}"
+        if culprit.shard not in self.states:
+            return ""
+        self.states[culprit.shard] = self.states[culprit.shard].skipping(culprit.lane, episode)
+        lane = culprit.shard * self.layout.lanes + culprit.lane
+        seed = env_seed(self.config.run.seed, lane, episode)
+        return f", in lane {lane}, episode {episode}, seed {seed}, which is not played again"
 
     def _count_fault(self, text: str, details: str) -> None:
         self.counts.faults += 1

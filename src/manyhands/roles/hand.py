@@ -12,11 +12,17 @@ from manyhands.channels.amqp_link import Address
 from manyhands.channels.amqp_worker import Hand
 from manyhands.collect.signs import BYTES
 from manyhands.errors import ManyhandsError
+from manyhands.limits import OwnLimits
 from manyhands.roles.worker import NICENESS, die_with_parent
+from manyhands.texts import one_line
 
 
 class Leave(BaseException):
     """Asked to go; not an Exception, so that no environment's fault handling swallows it."""
+
+
+def _limits(text: str) -> OwnLimits:
+    return OwnLimits(*map(int, text.split(",")))
 
 
 def main(arguments: list[str]) -> None:
@@ -27,6 +33,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--process")
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--allow-env", action="append", default=[])
+    parser.add_argument("--limits", type=_limits)
+    parser.add_argument("--refuse-run", action="append", default=[], type=int)
     options = parser.parse_args(arguments)
     die_with_parent(options.parent)
     os.nice(NICENESS)
@@ -35,7 +43,7 @@ def main(arguments: list[str]) -> None:
     progress = memoryview(mmap.mmap(options.progress, BYTES)).cast("q")
 
     def say(text: str) -> None:
-        print(f"{options.process.rpartition('.')[2]}: {' '.join(text.split())}", flush=True)
+        print(f"{options.process.rpartition('.')[2]}: {one_line(' '.join(text.split()))}", flush=True)
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -46,7 +54,17 @@ def main(arguments: list[str]) -> None:
     hand = None
     try:
         address = Address.parse(url)
-        hand = Hand(address, options.worker, options.process, options.allow_env, progress, options.once, say)
+        hand = Hand(
+            address,
+            options.worker,
+            options.process,
+            options.allow_env,
+            progress,
+            options.once,
+            say,
+            options.limits,
+            options.refuse_run,
+        )
         hand.serve()
         hand.leave()
     except Leave:

@@ -4,12 +4,13 @@ import ctypes
 import os
 import signal
 import sys
+import traceback
 
 from manyhands.channels.base import Counter, WorkerChannel
-from manyhands.channels.processes import WorkerSide
+from manyhands.channels.processes import FAILED, WorkerSide
 from manyhands.collect.collector import Collector
 from manyhands.errors import ManyhandsError
-from manyhands.orders import Order, Trial
+from manyhands.orders import Notice, Order, Trial
 
 NICENESS = 10
 """Workers give way to the learner. It is one process and they are many, so on a full machine it would get the
@@ -56,9 +57,9 @@ def main(arguments: list[str]) -> None:
         sys.exit(1)
     except (BrokenPipeError, ConnectionResetError):
         sys.exit(1)  # the executor is gone
-    except Exception as error:
-        channel.failed(f"{channel.name} failed: {type(error).__name__}: {error}")
-        raise
+    except Exception:
+        channel.report(Notice(channel.name, f"failed by itself\n{traceback.format_exc()}"))
+        sys.exit(FAILED)
 
 
 def die_with_parent(parent: int) -> None:

@@ -1,0 +1,60 @@
+"""What the owner of a machine allows those whom it plays for, checked before anything is allocated."""
+
+import os
+from dataclasses import dataclass
+
+from manyhands.errors import UsageError
+from manyhands.orders import Task
+
+MEGABYTE = 10**6
+KEPT_WEIGHTS = 8
+"""Copies of the weights in one process: the versions that it keeps, what it loads, what is on its way."""
+
+
+def default_memory(processes: int) -> int:
+    """MB for each of so many processes: four fifths of the machine's memory, shared."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # a system that does not say
+        total = 4 * 2**30
+    return max(256, int(0.8 * total / processes / MEGABYTE))
+
+
+@dataclass(frozen=True)
+class OwnLimits:
+    """Of one process that plays."""
+
+    memory: int = default_memory(1)
+    """MB that it may hold."""
+    lanes: int = 4096
+    """Environments that it plays side by side."""
+    message: int = 64
+    """MB of one message."""
+
+    def __post_init__(self) -> None:
+        for option, value in (
+            ("--max-memory", self.memory),
+            ("--max-lanes", self.lanes),
+            ("--max-message", self.message),
+        ):
+            if value < 1:
+                raise UsageError(f"{option} is {value}; it must be 1 or more")
+
+    @property
+    def message_bytes(self) -> int:
+        return self.message * MEGABYTE
+
+    def check(self, task: Task) -> None:
+        """Refuses by name what is too large to play here."""
+        layout, weights = task.layout, 4 * task.spec.size
+        rollout = layout.dense_nbytes
+        numbers = layout.steps * layout.lanes * (layout.action.outputs + layout.action.noises)
+        needed = 2 * rollout + 4 * numbers + KEPT_WEIGHTS * weights
+        for what, wanted, allowed, option in (
+            ("environments side by side", layout.lanes, self.lanes, "--max-lanes"),
+            ("bytes of weights in one message", weights, self.message_bytes, "--max-message"),
+            ("bytes of one rollout in one message", rollout, self.message_bytes, "--max-message"),
+            ("bytes of memory", needed, self.memory * MEGABYTE, "--max-memory"),
+        ):
+            if wanted > allowed:
+                raise UsageError(f"the run wants {wanted:,} {what}, and {option} allows {allowed:,} here")
