@@ -1,5 +1,8 @@
 """A private RabbitMQ node for trying things out: all of it in one directory, nothing left behind."""
 
+import base64
+import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -14,10 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from manyhands.errors import RunError, UsageError
+from manyhands.secret_files import read_secret
 
 START_TIMEOUT = 90.0
 STOP_TIMEOUT = 20.0
@@ -25,7 +29,12 @@ MAPPER_TIMEOUT = 5.0
 SERVERS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 """The first does not insist on the system's own user and directories."""
 PASSWORD = "password"
-"""The file that keeps it beside the queues, because RabbitMQ knows only the first one it was given."""
+"""The file that keeps it beside the queues, so that a broker that is started again has the same."""
+DEFINITIONS = "definitions.json"
+"""Who may enter. RabbitMQ reads it at every start, before it listens; a user that it knows gets the password
+that stands here. Its other file, rabbitmq.conf, cannot hold every password: it ends a value at a `#`."""
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses that mean all of this machine's, and one of them."""
 WATCH = """
 import os, shutil, signal, sys
 from manyhands.roles.broker import end_mapper
@@ -69,6 +78,8 @@ class Broker:
             ) from None
         if not 0 <= self.port < 65536:
             raise UsageError(f"--port is {self.port}; it must be between 0 and 65535")
+        if not self.password.isprintable():
+            raise UsageError("a broker's password must be of characters that can be printed")
         if not self.password:
             self.password = self._kept_password() or secrets.token_urlsafe(18)
         self.port = self.port or _free_port()
@@ -78,12 +89,13 @@ class Broker:
 
     def _kept_password(self) -> str:
         kept = self.directory / PASSWORD if self.directory is not None else None
-        return kept.read_text() if kept is not None and kept.exists() else ""
+        return read_secret(kept, "--dir") if kept is not None and kept.exists() else ""
 
     @property
     def url(self) -> str:
         scheme = "amqps" if self.certificate else "amqp"
-        host = self.host if self.host != "0.0.0.0" else socket.gethostname()
+        host = socket.gethostname() if self.host in ANYWHERE else self.host
+        host = f"[{host}]" if ":" in host else host
         return f"{scheme}://{quote(self.user)}:{quote(self.password, safe='')}@{host}:{self.port}/"
 
     def start(self) -> Self:
@@ -95,12 +107,17 @@ class Broker:
         self._check_port()
         if self.directory is None:
             self.directory = Path(tempfile.mkdtemp(prefix="manyhands-broker-"))
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(0o700, parents=True, exist_ok=True)
         self.home = self.directory.resolve()
-        (self.home / "plugins").write_text("[].\n")
-        for name, text in ((PASSWORD, self.password), ("rabbitmq.conf", self._settings())):
-            (self.home / name).touch(0o600)
-            (self.home / name).write_text(text)
+        files = {
+            PASSWORD: f"{self.password}\n",
+            DEFINITIONS: json.dumps(self._definitions()),
+            "rabbitmq.conf": self._settings(),
+            "advanced.config": self._paths(),
+            "plugins": "[].\n",
+        }
+        for name, text in files.items():
+            _write_private(self.home / name, text)
         self.environment = self._environment()
         with (self.home / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
@@ -136,20 +153,35 @@ class Broker:
         kind = "ssl" if self.certificate else "tcp"
         lines = [
             f"listeners.{kind}.default = {self.host}:{self.port}",
-            f"default_user = {self.user}",
-            f"default_pass = {self.password}",
             "loopback_users = none",
             f"vm_memory_high_watermark.{'relative' if '.' in self.memory else 'absolute'} = {self.memory}",
             "disk_free_limit.absolute = 50MB",
         ]
-        if self.certificate and self.key:
-            lines += [
-                "listeners.tcp = none",
-                f"ssl_options.certfile = {self.certificate.resolve()}",
-                f"ssl_options.keyfile = {self.key.resolve()}",
-                "ssl_options.verify = verify_none",
-            ]
+        if self.certificate:
+            lines.append("listeners.tcp = none")
         return "\n".join(lines) + "\n"
+
+    def _definitions(self) -> dict[str, Any]:
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        user = {
+            "name": self.user,
+            "password_hash": _password_hash(self.password),
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "tags": "administrator",
+        }
+        return {
+            "users": [user],
+            "vhosts": [{"name": "/"}],
+            "permissions": [{"user": self.user, "vhost": "/", **everything}],
+        }
+
+    def _paths(self) -> str:
+        """Settings that are paths, as Erlang's terms: rabbitmq.conf cannot hold every path, either."""
+        settings = f"{{load_definitions, {_erlang(self.home / DEFINITIONS)}}}"
+        if self.certificate and self.key:
+            files = f"{{certfile, {_erlang(self.certificate)}}}, {{keyfile, {_erlang(self.key)}}}"
+            settings += f", {{ssl_options, [{files}, {{verify, verify_none}}]}}"
+        return f"[{{rabbit, [{settings}]}}].\n"
 
     def _environment(self) -> dict[str, str]:
         # Names and ports of its own, on loopback. Schedulers that do not spin leave the cores to the players.
@@ -163,6 +195,7 @@ class Broker:
             "RABBITMQ_MNESIA_BASE": str(self.home / "data"),
             "RABBITMQ_LOG_BASE": str(self.home / "log"),
             "RABBITMQ_CONFIG_FILE": str(self.home / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.home / "advanced.config"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.home / "plugins"),
             "RABBITMQ_PID_FILE": str(self.home / "pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{erlang} -kernel inet_dist_use_interface {{127,0,0,1}}",
@@ -172,7 +205,7 @@ class Broker:
 
     def _wait(self) -> None:
         """Until it accepts connections."""
-        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
+        host = ANYWHERE.get(self.host, self.host)
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline:
             assert self.process is not None
@@ -241,6 +274,24 @@ def end_mapper(environment: Mapping[str, str]) -> None:
         if "living nodes" not in done.stdout + done.stderr:
             return
         time.sleep(0.1)
+
+
+def _password_hash(password: str) -> str:
+    """As RabbitMQ keeps a password: four bytes of salt, and the SHA-256 of the salt and the password."""
+    salt = secrets.token_bytes(4)
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+
+
+def _erlang(path: Path) -> str:
+    """A path as a list of its characters, which is what a string is there; none needs to be escaped."""
+    return f"[{','.join(str(ord(letter)) for letter in str(path.resolve()))}]"
+
+
+def _write_private(path: Path, text: str) -> None:
+    """For the owner's eyes alone, even where the file was there before and others could read it."""
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text)
 
 
 def _free_port() -> int:
