@@ -199,3 +199,31 @@ class Target(gymnasium.Env[Any, Any]):
         image = np.zeros((8, 8, 1), np.uint8)
         image[4 * first : 4 * first + 4, 4 * second : 4 * second + 4] = 255
         return image
+
+
+class Fatal(Chain):
+    """Brings its process down in the second step of every episode whose seed is a multiple of `every`."""
+
+    def __init__(self, how: str = "segfault", every: int = 12) -> None:
+        super().__init__()
+        self.how, self.every, self.doomed = how, every, False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.doomed = seed is not None and seed % self.every == 0
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self.doomed and self.time == 1:
+            match self.how:
+                case "segfault":
+                    ctypes.string_at(0)
+                case "hang":
+                    time.sleep(3600)
+        return super().step(action)
+
+
+class Unmakeable(Chain):
+    """Brings down the process that makes it."""
+
+    def __init__(self) -> None:
+        ctypes.string_at(0)

@@ -30,7 +30,7 @@ examples:
   manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
 """
 
-BENCHES = ("solve", "speed", "memory", "startup", "broker", "lto", "atari", "ray", "averaging")
+BENCHES = ("solve", "solved", "speed", "memory", "startup", "broker", "lto", "atari", "ray", "averaging")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -133,8 +133,8 @@ class RunConfig:
     test_share: float = 0.1
     """Steps played in tests, as a part of those played in training; twice that near the goal."""
     margin: float = 2.0
-    """How many standard errors a test must lie above `solved_at` before training stops, so that an agent
-    that passed by luck goes on learning."""
+    """How many standard errors a test must lie above `solved_at`, so that an agent that passed by luck goes
+    on learning. A second test, of as many other episodes, must then keep half of it to count as solved."""
     checkpoint_every: float = 10.0
     """Seconds between two checkpoints."""
     max_lag: int = 4

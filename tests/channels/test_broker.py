@@ -25,7 +25,7 @@ from manyhands.channels.amqp_link import Address, BrokerError, Link
 from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names
 from manyhands.channels.open import broker_name
 from manyhands.config import Config
-from manyhands.errors import RunError, UsageError
+from manyhands.errors import EnvError, RunError, UsageError
 from manyhands.experience import Trajectory
 from manyhands.orders import Lost, Notice, Order, Taken, Trial
 from manyhands.plan import Plan, plan
@@ -289,7 +289,7 @@ def test_an_order_that_no_hand_can_follow_comes_back_instead_of_being_waited_for
         channel.ack(next_trajectory(channel))
 
 
-def test_a_test_that_an_environment_spoils_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_test_that_an_environment_spoils_ends_the_run(tmp_path: Path) -> None:
     kwargs = {"how": "reward-text", "marker": str(tmp_path / "marker"), "always": True, "after": 1}
     made = plan(Config.from_plain(merge(SMALL, {"env": {"id": "small_envs:Failing", "kwargs": kwargs}})))
     opened = AmqpChannel(made.task, Address.parse(broker().url), f"test-{uuid.uuid4().hex}", made.config)
@@ -297,10 +297,9 @@ def test_a_test_that_an_environment_spoils_is_not_waited_for(tmp_path: Path) -> 
     trial = Trial(0, 0, 0, 0, 4)
     with Workers(broker().url, 1):
         opened.order(trial)
-        lost = next_lost(opened)
+        with pytest.raises(EnvError, match="its reward is 'much'"):
+            next_lost(opened)
         opened.finish("the test is over")
-    assert "its reward is 'much'" in lost.reason
-    assert lost.orders == (trial,)
 
 
 def reconnect(link: Link) -> None:
