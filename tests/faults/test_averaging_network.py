@@ -28,7 +28,7 @@ from manyhands.averaging.books import Child
 from manyhands.averaging.connections import LONGEST
 from manyhands.averaging.keeper import mean_return
 from manyhands.averaging.link import Link
-from manyhands.averaging.maths import quantise
+from manyhands.averaging.maths import FORMATS, Format, dequantise, quantise
 from manyhands.averaging.network import Network, averaged
 from manyhands.averaging.parent import Parent
 from manyhands.averaging.protocol import PROTOCOL, message_limit, structure
@@ -229,9 +229,9 @@ def test_a_killed_parent_is_resumed_and_its_children_come_back(network: Network)
     network.kill(network.parent)
     before = network.run.checkpoint(LAST).weights.version
     assert before >= 10
-    wait_for(lambda: all("the parent is gone" in network.said(name) for name in ("one", "two")))
+    wait_for(lambda: all("lost the parent" in network.said(name) for name in ("one", "two")))
     network.start_parent("--resume", network.path, "--listen", f"127.0.0.1:{port}")
-    wait_for(lambda: all("the parent is back" in network.said(name) for name in ("one", "two")))
+    wait_for(lambda: all("reconnected to the parent" in network.said(name) for name in ("one", "two")))
     wait_for(lambda: network.run.checkpoint(LAST).weights.version > before + 20)
     assert set(network.run.status()["children"]) == {"one", "two"}
     assert all(process.poll() is None for process in network.children.values())
@@ -324,7 +324,7 @@ def test_nothing_of_a_sweep_outlives_it(number: int, exchanges: int, working: st
         sweep.wait()
 
 
-def test_a_second_child_of_one_name_is_sent_away(network: Network) -> None:
+def test_a_second_child_of_one_name_is_disconnected(network: Network) -> None:
     begin(network)
     network.start_child("one", "--cores", 1)
     wait_for(lambda: "one joined" in network.said("parent"))
@@ -337,11 +337,14 @@ def test_a_second_child_of_one_name_is_sent_away(network: Network) -> None:
 def test_a_child_that_is_slower_than_its_parents_patience_comes_back_and_is_heard(network: Network) -> None:
     begin(network, "--silence", 0.3, "--every", 50_000)
     network.start_child("one", "--cores", 1)
-    wait_for(lambda: "one was sent away: said nothing for too long" in network.said("parent"))
+    wait_for(lambda: "one was disconnected: said nothing for too long" in network.said("parent"))
     wait_for(
         lambda: "one joined" in network.said("parent") and network.run.checkpoint(LAST).weights.version >= 2
     )
-    assert "the parent is gone: it sent this child away: said nothing for too long" in network.said("one")
+    assert (
+        "lost the parent: it disconnected this child: said nothing for too long; still training, reconnecting"
+        in network.said("one")
+    )
 
 
 class Stranger:
@@ -358,11 +361,11 @@ class Stranger:
         meta = {"protocol": protocol, "name": self.name, "token": self.token, "life": self.life}
         self.say("hello", "", meta)
 
-    def join(self) -> NetSpec:
+    def join(self, how: Format = "float32") -> NetSpec:
         self.hello()
         welcome = wire.decode(self.connection.recv(10), "welcome")
         spec = NetSpec.from_json(welcome.meta["spec"])
-        self.say("ready", spec.schema, structure(spec, "float32"))
+        self.say("ready", spec.schema, structure(spec, how))
         return spec
 
     def exchange(self, spec: NetSpec, values: Any, steps: float = 1) -> None:
@@ -373,7 +376,7 @@ class Stranger:
         return str(wire.decode(self.connection.recv(10), "refused").meta["why"])
 
 
-def test_those_who_misbehave_are_sent_away_by_name_and_others_are_unharmed(network: Network) -> None:
+def test_those_who_misbehave_are_disconnected_by_name_and_others_are_unharmed(network: Network) -> None:
     begin(network, "--silence", 5)
     network.start_child("good", "--cores", 1, "--quiet")
     wait_for(lambda: exchanges(network).get("good", 0) > 5)
@@ -382,7 +385,7 @@ def test_those_who_misbehave_are_sent_away_by_name_and_others_are_unharmed(netwo
         stranger = Stranger(network, name)
         how(stranger, stranger.join())
         assert said in stranger.refusal()
-        wait_for(lambda: f"{name} was sent away" in network.said("parent"))
+        wait_for(lambda: f"{name} was disconnected" in network.said("parent"))
 
     ones = np.ones
     misbehave("nan", lambda s, n: s.exchange(n, {"values": np.full(n.size, np.nan, np.float32)}), "finite")
@@ -460,6 +463,34 @@ def test_one_child_cannot_move_the_parent_further_than_allowed(network: Network)
     assert np.linalg.norm(answer.arrays["values"] - before) == pytest.approx(0.5, rel=1e-3)
 
 
+@pytest.mark.parametrize("how", FORMATS)
+def test_absurd_weights_move_nobody_and_who_repeats_them_is_disconnected(
+    how: Format, network: Network
+) -> None:
+    begin(network, "--beta", 0.5, "--format", how)
+    network.start_child("good", "--cores", 1, "--quiet")
+    wait_for(lambda: exchanges(network).get("good", 0) > 5)
+    stranger = Stranger(network, "bomber")
+    spec = stranger.join(how)
+    largest = {"float32": 3.3e38, "float16": 6e4, "int8": 3.3e38}[how]
+    weights = quantise(np.full(spec.size, largest, np.float32), how)
+    for _ in range(2):
+        stranger.exchange(spec, weights)
+        answer = wire.decode(stranger.connection.recv(10), "answer")
+        assert "so far away" in answer.meta["refused"]
+        assert np.abs(dequantise(answer.arrays, how, spec.size)).max() < 100
+    stranger.exchange(spec, weights)
+    assert "3 times in a row" in stranger.refusal()
+    wait_for(lambda: "bomber was disconnected: its weights were refused" in network.said("parent"))
+    assert "refused the weights of bomber: they are so far away" in network.said("parent")
+    before = exchanges(network)["good"]
+    wait_for(lambda: exchanges(network)["good"] > before + 5)
+    assert network.children["good"].poll() is None
+    assert network.run.metrics()[-1]["children"]["bomber"]["refused"] == 3
+    assert network.run.metrics()[-1]["children"]["bomber"]["exchanges"] == 0
+    assert np.abs(network.run.checkpoint(LAST).weights.vector).max() < 100
+
+
 def test_the_parent_takes_its_share_of_a_child_and_books_each_step_once(network: Network) -> None:
     begin(network, "--alpha", 0.25)
     before = network.run.checkpoint("exchange-000000").weights.vector
@@ -499,7 +530,7 @@ def test_somebody_who_takes_nothing_does_not_hold_up_the_end(network: Network) -
     meta = {"protocol": PROTOCOL, "name": "deaf", "token": "", "life": "1"}
     hello = wire.encode(wire.Message("hello", "", meta))
     deaf.sendall(b"\x82\xfe" + len(hello).to_bytes(2, "big") + bytes(4) + hello)  # and reads no more
-    wait_for(lambda: "deaf was sent away: it takes nothing that it is sent" in network.said("parent"))
+    wait_for(lambda: "deaf was disconnected: it takes nothing that it is sent" in network.said("parent"))
     again = socket.create_connection(deaf.getpeername())  # one that is not even shaken hands with
     network.start_child("good", "--cores", 1, "--quiet")
     network.wait(60)
@@ -508,11 +539,11 @@ def test_somebody_who_takes_nothing_does_not_hold_up_the_end(network: Network) -
     again.close()
 
 
-def test_somebody_who_never_says_hello_is_sent_away(network: Network) -> None:
+def test_somebody_who_never_says_hello_is_disconnected(network: Network) -> None:
     begin(network)
     quiet = Stranger(network)
     assert "said nothing for too long" in str(wire.decode(quiet.connection.recv(20), "refused").meta["why"])
-    assert "somebody who never gave a name was sent away" in network.said("parent")
+    assert "somebody who never gave a name was disconnected" in network.said("parent")
 
 
 def test_a_child_leaves_cleanly_when_it_is_interrupted(network: Network) -> None:

@@ -126,7 +126,8 @@ def test_help_tells_the_defaults_that_there_are() -> None:
         if field.name not in alone:
             option = f"--{field.name.replace('_', '-')} "
             text = told.rpartition(option)[2].partition(" --")[0]
-            shown = field.default if isinstance(field.default, str) else f"{field.default:g}"
+            known = "auto" if field.default is None else field.default
+            shown = known if isinstance(known, str) else f"{known:g}"
             assert f"default: {shown}" in text or f"{shown} (default)" in text, text
     assert f"(default: {DEFAULT_ALGO})" in told
 

@@ -26,6 +26,7 @@ class Child:
     bytes_out: int = 0
     round_trip: float = 0.0  # seconds, of its last exchange, as it says
     recent: float | None = None  # mean return of its recent episodes
+    size: float = 0.0  # root mean square of the last weights that it sent
 
     def join(self, life: str) -> None:
         self.connected, self.left, self.joined = True, False, self.joined + 1

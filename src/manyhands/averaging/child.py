@@ -12,7 +12,7 @@ from manyhands import wire
 from manyhands.algos.configs import DqnConfig, HogwildConfig
 from manyhands.algos.horizon import Horizon
 from manyhands.averaging.link import Link, Welcome
-from manyhands.averaging.maths import Feedback
+from manyhands.averaging.maths import SMALLEST_SCALE, Feedback, absurdity, root_mean_square
 from manyhands.config import Config
 from manyhands.experience import Trajectory
 from manyhands.policy import Float32, NetSpec, Weights
@@ -38,6 +38,7 @@ class Exchanger:
         self.horizon = Horizon(steps=1)
         self._look_ahead()
         self.round_trip = 0.0
+        self.ruinous = False  # the parent's last weights
         self.recent: deque[float] = deque(maxlen=RECENT)
         self.stop: Callable[[], None] = lambda: None
 
@@ -56,8 +57,20 @@ class Exchanger:
             return
         theirs = self.exchange(learner.weights().vector)
         self._look_ahead()
-        if theirs is not None and averaging.beta:
+        if theirs is not None and averaging.beta and self._usable(learner.weights().vector, theirs):
             learner.mix(theirs, averaging.beta)
+
+    def _usable(self, mine: Float32, theirs: Float32) -> bool:
+        """Whether the parent's weights would not ruin this child; says so, once until they are good again."""
+        trained = self.spec.trained
+        scale = max(SMALLEST_SCALE, root_mean_square(mine[:trained]))
+        why = absurdity(mine, theirs, self.link.averaging.beta, trained, scale)
+        if why and not self.ruinous:
+            self.link.said(
+                f"refused the weights of the parent at {self.link.url}: {why}; training with its own"
+            )
+        self.ruinous = bool(why)
+        return not why
 
     def _look_ahead(self) -> None:
         self.horizon.told = max(0.0, 1.0 - self.base / self.link.averaging.exchanges)

@@ -48,6 +48,8 @@ def parent(options: argparse.Namespace) -> None:
     token, tls = door.token(), door.tls()
     names = [field.name for field in fields(AveragingConfig)]
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if given.get("max_step") == "auto":
+        given["max_step"] = None
     with ExitStack() as held:
         begun = _new(options, given, held) if resumed is None else _resumed(resumed, given, held)
         keeper = Keeper(begun, options.quiet)

@@ -11,11 +11,11 @@ from manyhands import wire
 GRACE = 5.0
 """Seconds that a child has to answer when its connection is closed."""
 LONGEST = 1000
-"""Characters of the sentence with which somebody is sent away."""
+"""Characters of the sentence with which somebody is disconnected."""
 
 
 class Refused(Exception):  # noqa: N818 (not an error of the parent's)
-    """Somebody is sent away with a sentence."""
+    """Somebody is disconnected with a sentence."""
 
 
 async def say(connection: ServerConnection, message: bytes, seconds: float) -> None:

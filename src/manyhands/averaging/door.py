@@ -27,7 +27,7 @@ class Door:
     tls_cert: str | None = None
     tls_key: str | None = None
     silence: float = 600.0
-    """Seconds without an exchange after which a child is sent away."""
+    """Seconds without an exchange after which a child is disconnected."""
 
     def __post_init__(self) -> None:
         require(self.silence > 0, "--silence", self.silence, "greater than 0")

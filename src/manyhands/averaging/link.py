@@ -30,6 +30,7 @@ from manyhands.averaging.protocol import (
 from manyhands.config import Config
 from manyhands.errors import ManyhandsError, RunError, UsageError, WireError
 from manyhands.policy import Float32, NetSpec, Weights
+from manyhands.texts import one_line
 
 OPEN_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 60.0
@@ -194,13 +195,16 @@ class Link:
             if answer.kind == "refused":
                 why = answer.meta.get("why")
                 if answer.meta.get("again"):
-                    self._lost(connection, f"it sent this child away: {why}")
+                    self._lost(connection, f"it disconnected this child: {why}")
                 else:
-                    self.refused = f"the parent sent {self.name} away: {why}"
+                    self.refused = f"the parent at {self.url} disconnected {self.name}: {why}"
                 return None
             if answer.schema != message.schema:
                 raise WireError(f"weights of structure {answer.schema}")
             version = int(number(answer.meta, "version"))
+            if answer.meta.get("refused"):
+                why = one_line(answer.meta["refused"])
+                self.said(f"the parent at {self.url} refused this child's weights: {why}")
             return version, dequantise(answer.arrays, self.averaging.format, size)
         except (ConnectionClosed, OSError, TimeoutError, WireError) as error:
             if _says_over(error):
@@ -212,7 +216,7 @@ class Link:
     def _lost(self, connection: ClientConnection, why: str) -> None:
         self.connection = None
         connection.close()
-        self.said(f"the parent is gone: {why}; training goes on, and so does looking for it")
+        self.said(f"lost the parent: {why}; still training, reconnecting")
         threading.Thread(target=self._come_back, name="link", daemon=True).start()
 
     def _come_back(self) -> None:
@@ -254,7 +258,7 @@ class Link:
             return False
         self.averaging = welcome.averaging
         self.connection = connection
-        self.said("the parent is back")
+        self.said("reconnected to the parent")
         if self.closed.is_set():
             self.close()
         return True
@@ -291,6 +295,6 @@ def _in_words(error: Exception) -> str:
 def _last_words(connection: ClientConnection) -> str:
     """Why the parent has closed it, if it said so."""
     try:
-        return f"it sent this child away: {received(connection.recv(0), 'refused').meta.get('why')}"
+        return f"it disconnected this child: {received(connection.recv(0), 'refused').meta.get('why')}"
     except (ConnectionClosed, OSError, TimeoutError, WireError):
         return ""

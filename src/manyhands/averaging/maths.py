@@ -1,5 +1,6 @@
 """Averaging and quantising vectors of weights: pure functions."""
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -14,23 +15,63 @@ FORMATS: tuple[Format, ...] = ("float32", "float16", "int8")
 BLOCK = 1024
 """Numbers that share a scale in int8: few enough that an outlier spoils little, and scales cost little."""
 LARGEST = 127
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+LARGEST_SENT = {"float32": 1e38, "float16": float(np.finfo(np.float16).max), "int8": 1e38}
+"""Magnitudes that survive each format and the rounding in it."""
+STEP_LIMIT = 10.0
+"""How far one exchange may move weights, as a multiple of what weights are here (root mean squares). Honest
+ones moved by 0.54 times that at the most, in runs of ppo, impala, a3c and dqn; see docs/averaging.md."""
+SMALLEST_SCALE = 1.0
+"""Weights that are smaller than this may still grow to it: networks start with as little as 0."""
+LARGEST_START = 1e6
+"""The root mean square of first weights from which no network can learn."""
+LARGEST_STATISTIC = 1e18
+"""Of inputs; float32 holds its square."""
 DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "|i1"}
 
 
 def average(mine: Float32, other: Float32, share: float) -> Float32:
-    """(1 - share) mine + share other."""
-    result: Float32 = np.float32(1 - share) * mine + np.float32(share) * other
+    """(1 - share) mine + share other, which is finite where both are."""
+    with np.errstate(over="ignore"):
+        result: Float32 = np.float32(1 - share) * mine + np.float32(share) * other
+    if not np.isfinite(result).all():  # the shares, rounded to float32, may add up to a little more than 1
+        exact = (1 - share) * mine.astype(np.float64) + share * other.astype(np.float64)
+        result = np.clip(exact, -FLOAT32_MAX, FLOAT32_MAX).astype(np.float32)
     return result
 
 
 def within(mine: Float32, moved: Float32, limit: float) -> Float32:
     """`moved`, or the point on the way to it that is `limit` away from `mine`; 0 is no limit."""
-    way = moved - mine
-    length = float(np.sqrt(np.square(way, dtype=np.float64).sum()))
+    way = moved.astype(np.float64) - mine
+    length = float(np.sqrt(np.square(way).sum()))
     if not limit or length <= limit:
         return moved
-    result: Float32 = mine + way * np.float32(limit / length)
+    result: Float32 = (mine + way * (limit / length)).astype(np.float32)
     return result
+
+
+def root_mean_square(vector: Float32) -> float:
+    """sqrt(mean of squares), or infinity where float32 cannot hold the squares."""
+    with np.errstate(over="ignore"):
+        return math.sqrt(float(np.dot(vector, vector)) / max(1, len(vector)))
+
+
+def absurdity(mine: Float32, other: Float32, share: float, trained: int, scale: float) -> str:
+    """What is wrong with `other`, so that `mine` must not be averaged with it; "" for all honest weights.
+
+    The first `trained` numbers may move by STEP_LIMIT times `scale`, a root mean square that weights have
+    here. The others are statistics of inputs, of any size as long as squares of them can be computed.
+    """
+    if len(other) > trained and float(np.abs(other[trained:]).max()) > LARGEST_STATISTIC:
+        return f"they hold statistics of inputs beyond {LARGEST_STATISTIC:g}"
+    with np.errstate(over="ignore"):
+        moved = share * root_mean_square(other[:trained] - mine[:trained])
+    limit = STEP_LIMIT * scale
+    if moved <= limit:
+        return ""
+    return (
+        f"they are so far away that a step to them is {moved:.2g} (root mean square), allowed are {limit:.2g}"
+    )
 
 
 def quantise(vector: Float32, how: Format) -> dict[str, Array]:
@@ -59,7 +100,8 @@ def dequantise(arrays: Mapping[str, Array], how: Format, size: int) -> Float32:
         scales = arrays.get("scales")
         if scales is None or scales.dtype != np.float32 or scales.shape != (-(-size // BLOCK),):
             raise WireError("int8 weights without the scales of their blocks")
-        result *= np.repeat(scales, BLOCK)[:size]
+        with np.errstate(over="ignore"):  # found below
+            result *= np.repeat(scales, BLOCK)[:size]
     if not np.isfinite(result).all():
         raise WireError("weights that are not finite")
     return result
@@ -73,7 +115,9 @@ class Feedback:
         self.lost = np.zeros(size, np.float32)
 
     def quantise(self, vector: Float32) -> dict[str, Array]:
-        wanted = vector + self.lost
+        # What a format cannot hold at all is not made up for: it would add up without end.
+        largest = np.float32(LARGEST_SENT[self.how])
+        wanted = np.clip(vector + self.lost, -largest, largest)
         arrays = quantise(wanted, self.how)
         self.lost = wanted - dequantise(arrays, self.how, len(wanted))
         return arrays

@@ -2,10 +2,21 @@
 them, and are repeated here for `--help` alone, which is to answer without importing NumPy.
 """
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
 from manyhands.options import add_allow_env, add_debug, add_quiet, add_run, whole
+
+
+def step_length(text: str) -> float | str:
+    """A number, or the word auto."""
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is neither auto nor a length") from None
 
 
 def add_parent(commands: Any) -> None:
@@ -26,7 +37,11 @@ def add_parent(commands: Any) -> None:
     parent.add_argument("--every", type=whole, help="a child's steps between two (default: 0, every update)")
     parent.add_argument("--format", help="how weights travel: float32 (default), float16 or int8")
     parent.add_argument(
-        "--max-step", type=float, help="length of the step that one exchange may move it (default: 0, any)"
+        "--max-step",
+        type=step_length,
+        metavar="auto|LENGTH",
+        help="how far one exchange may move it (default: auto, which refuses weights that are absurdly far "
+        "away); a LENGTH shortens every longer step, and 0 takes whatever comes",
     )
     parent.add_argument(
         "--parent-hogwild",
@@ -43,7 +58,7 @@ def add_parent(commands: Any) -> None:
     parent.add_argument("--tls-cert", type=Path, help="speak TLS, with this certificate")
     parent.add_argument("--tls-key", type=Path, help="and this key")
     parent.add_argument(
-        "--silence", type=float, help="seconds after which a silent child is sent away (default: 600)"
+        "--silence", type=float, help="seconds after which a silent child is disconnected (default: 600)"
     )
     parent.add_argument("--seed", type=int, help="of the first weights (default: 0)")
     add_run(parent)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from statistics import median_low
 
 import numpy as np
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -18,7 +19,15 @@ from websockets.exceptions import ConnectionClosed
 from manyhands import wire
 from manyhands.averaging.books import Child
 from manyhands.averaging.connections import GRACE, LONGEST, Refused, answers, close, refuse, say
-from manyhands.averaging.maths import Feedback, average, dequantise, within
+from manyhands.averaging.maths import (
+    SMALLEST_SCALE,
+    Feedback,
+    absurdity,
+    average,
+    dequantise,
+    root_mean_square,
+    within,
+)
 from manyhands.averaging.protocol import (
     HEADROOM,
     MOST,
@@ -53,6 +62,8 @@ wait between two attempts."""
 TURN = 0.2
 STRANGERS = 1000
 """Connections that have not said who they are; each may hold HEADROOM bytes for HELLO_TIMEOUT seconds."""
+STRIKES = 3
+"""Exchanges in a row with weights that no average can use, after which a child is disconnected."""
 NOBODY = "somebody who never gave a name"
 
 
@@ -72,12 +83,13 @@ class Parent:
         turned: Callable[["Parent"], None] = lambda parent: None,
         children: Mapping[str, Child] | None = None,
     ) -> None:
-        """`silence`: seconds without an exchange after which a child is sent away. `turned` is called several
-        times a second, whether anything happens or not.
+        """`silence`: seconds without an exchange after which a child is disconnected. `turned` is called
+        several times a second, whether anything happens or not.
         """
         logging.getLogger("websockets").setLevel(logging.CRITICAL)  # `said` says it in our words
         self.averaging, self.config, self.spec = averaging, config, spec
         self.vector, self.version = first.vector.copy(), first.version
+        self.first_scale = max(SMALLEST_SCALE, root_mean_square(self.vector[: spec.trained]))
         self.token, self.silence = token, silence
         self.said, self.exchanged, self.turned = said, exchanged, turned
         self.children = dict(children or {})
@@ -190,11 +202,11 @@ class Parent:
                 what = "sent too large a message" if error.sent and error.sent.code == 1009 else "was lost"
                 self.said(f"{name} {what}; it may come back")
         except TimeoutError:
-            await self._send_away(connection, name, "said nothing for too long", again=True)
+            await self._disconnect(connection, name, "said nothing for too long", again=True)
         except (WireError, Refused) as error:
             if child is not None:
                 child.refused, child.left = child.refused + 1, True
-            await self._send_away(connection, name, str(error))
+            await self._disconnect(connection, name, str(error))
         except Exception as error:  # such as a full disk: the run ends with it, not this connection alone
             self.failure, self.stopping = error, True
         finally:
@@ -250,7 +262,7 @@ class Parent:
             raise Refused(f"its weights differ: {differs}")
 
     async def _exchange_with(self, child: Child, connection: ServerConnection) -> None:
-        feedback = Feedback(self.averaging.format, self.spec.size)
+        feedback, strikes = Feedback(self.averaging.format, self.spec.size), 0
         while True:
             async with asyncio.timeout(self.silence):
                 raw = await connection.recv()
@@ -261,21 +273,31 @@ class Parent:
                 await close(connection, OVER)
                 continue
             child.bytes_in += len(raw)
-            await self._exchange(child, message)
-            meta = {"version": self.version}
+            why = await self._exchange(child, message)
+            strikes = strikes + 1 if why else 0
+            if strikes == STRIKES:
+                raise Refused(f"its weights were refused {STRIKES} times in a row: {why}")
+            if why:
+                child.refused += 1
+                self.said(f"refused the weights of {child.name}: {why}")
+            meta = {"version": self.version, "refused": why}
             arrays = feedback.quantise(self.vector)
             answer = wire.encode(wire.Message("answer", self.spec.schema, meta, arrays))
             child.bytes_out += len(answer)
             await say(connection, answer, self.silence)
 
-    async def _exchange(self, child: Child, message: wire.Message) -> None:
-        """Averages, and counts what the child has done since its last exchange."""
+    async def _exchange(self, child: Child, message: wire.Message) -> str:
+        """Averages, and counts what the child has done since its last exchange; or says why it did not."""
         if message.schema != self.spec.schema:
             raise Refused(f"weights of structure {message.schema!r} where {self.spec.schema} was expected")
         vector = dequantise(message.arrays, self.averaging.format, self.spec.size)
         facts = {name: number(message.meta, name) for name in ("base", "steps", "episodes", "round_trip")}
         recent = message.meta.get("recent")
         mean = number(message.meta, "recent", least=-MOST) if recent is not None else None
+        if self.averaging.max_step is None:
+            why = absurdity(self.vector, vector, self.averaging.alpha, self.spec.trained, self._scale())
+            if why:
+                return why
         stale = max(0.0, self.version - facts["base"])
         self.version += 1  # before anything is waited for, so that there are never more than were wanted
         if self.averaging.hogwild:
@@ -287,18 +309,30 @@ class Parent:
         child.staleness += (stale - child.staleness) / child.exchanges
         child.book(int(facts["steps"]), int(facts["episodes"]))
         child.round_trip = facts["round_trip"]
+        child.size = min(MOST, root_mean_square(vector[: self.spec.trained]))
         if self.exchanged is not None:
             await self.exchanged(self)
+        return ""
+
+    def _scale(self) -> float:
+        """The root mean square of weights here: of the first ones, or of most children's if that is more.
+
+        Most, so that no child alone can raise it for what it sends next.
+        """
+        sizes = [child.size for child in self.children.values() if child.connected and child.exchanges]
+        return max(self.first_scale, median_low(sizes)) if sizes else self.first_scale
 
     def _move(self, vector: Float32) -> None:
         averaging = self.averaging
-        moved = within(self.vector, average(self.vector, vector, averaging.alpha), averaging.max_step)
+        moved = average(self.vector, vector, averaging.alpha)
+        if averaging.max_step:
+            moved = within(self.vector, moved, averaging.max_step)
         np.copyto(self.vector, moved)
 
-    async def _send_away(
+    async def _disconnect(
         self, connection: ServerConnection, name: str, why: str, again: bool = False
     ) -> None:
         """`again`: it may come back."""
         why = why[:LONGEST]  # which may repeat what it said itself
-        self.said(f"{name} was sent away: {why}")
+        self.said(f"{name} was disconnected: {why}")
         await refuse(connection, why, again)

@@ -29,6 +29,7 @@ from manyhands.averaging.maths import FORMATS, Format
 from manyhands.checks import require
 from manyhands.errors import UsageError, WireError
 from manyhands.policy import NetSpec
+from manyhands.secret_files import read_secret
 
 DEFAULT_ALGO = "a3c"
 DEFAULT_PORT = 8765
@@ -57,8 +58,9 @@ class AveragingConfig:
     """A child's steps between two exchanges; 0 exchanges after every update, which is an episode for a3c."""
     format: Format = "float32"
     """How weights travel: float32, float16 or int8."""
-    max_step: float = 0.0
-    """How far, as a length, one exchange may move the parent; 0 is no limit."""
+    max_step: float | None = None
+    """How far one exchange may move the parent. None refuses weights that are absurdly far away (see
+    `maths.absurdity`); a length shortens every longer step to it; 0 takes whatever comes."""
     hogwild: bool = False
     """Let children's exchanges overwrite one another instead of taking turns."""
     checkpoint_every: int = 100
@@ -68,9 +70,10 @@ class AveragingConfig:
         for name in ("alpha", "beta"):
             self._require(name, lambda value: 0 <= value <= 1, "between 0 and 1")
         for name in ("exchanges", "checkpoint_every"):
-            self._require(name, lambda value: value >= 1, "1 or more")
-        for name in ("every", "max_step"):
-            self._require(name, lambda value: 0 <= value < math.inf, "0 or more")
+            self._require(name, lambda value: 1 <= value < MOST, "1 or more")
+        self._require("every", lambda value: 0 <= value < MOST, "0 or more")
+        if self.max_step is not None:
+            self._require("max_step", lambda value: 0 <= value < math.inf, "auto, or a length of 0 or more")
         self._require("format", lambda value: value in FORMATS, f"one of {', '.join(FORMATS)}")
 
     def _require(self, name: str, holds: Callable[[Any], bool], allowed: str) -> None:
@@ -116,6 +119,14 @@ def number(meta: Mapping[str, Any], name: str, least: float = 0.0) -> float:
     return float(found)
 
 
+def checked_name(meta: Mapping[str, Any], name: str) -> str:
+    """A name that can be shown and written to files."""
+    found = meta.get(name)
+    if not isinstance(found, str) or not NAME.fullmatch(found):
+        raise WireError(f"its {name} is not made of {NAME_RULE}")
+    return found
+
+
 def received(raw: Any, *kinds: str) -> wire.Message:
     """A binary message of one of these kinds."""
     if not isinstance(raw, bytes):
@@ -135,15 +146,7 @@ def same_token(one: str, other: str) -> bool:
 def read_token(path: Path | str | None) -> str:
     if path is None:
         return ""
-    try:
-        token = Path(path).read_text().partition("\n")[0].strip()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--token-file {path} is not text") from error
-    except OSError as error:
-        raise UsageError(f"--token-file {path}: {error.strerror}") from error
-    if not token:
-        raise UsageError(f"--token-file {path} holds no token")
-    return token
+    return read_secret(path, "--token-file")
 
 
 def server_tls(certificate: Path | str | None, key: Path | str | None) -> ssl.SSLContext | None:
