@@ -30,7 +30,19 @@ examples:
   manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
 """
 
-BENCHES = ("solve", "solved", "speed", "memory", "startup", "broker", "lto", "atari", "ray", "averaging")
+BENCHES = (
+    "solve",
+    "solved",
+    "soak",
+    "speed",
+    "memory",
+    "startup",
+    "broker",
+    "lto",
+    "atari",
+    "ray",
+    "averaging",
+)
 
 
 def parser() -> argparse.ArgumentParser:

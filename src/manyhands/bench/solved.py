@@ -59,9 +59,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--episodes", type=at_least_one, default=EPISODES)
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one training")
     parser.add_argument("--log", type=Path, help="keep outcomes here as they come, and go on with them")
+    parser.add_argument("--go-on", action="store_true", help="add to what the report holds already")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(arguments)
-    outcomes = _known(options.log)
+    outcomes = _known(options.log) or (_reported(options.out) if options.go_on else [])
     versions = (OLD, NEW) if options.old is not None else (NEW,)
     done = {(each.version, each.env, each.seed) for each in outcomes}
     for seed in range(options.first_seed, options.first_seed + options.seeds):
@@ -86,6 +87,13 @@ def _known(log: Path | None) -> list[Outcome]:
     if log is None or not log.exists():
         return []
     return [Outcome(**json.loads(line)) for line in log.read_text().splitlines()]
+
+
+def _reported(out: Path) -> list[Outcome]:
+    """What an earlier report holds."""
+    path = out / "solved.json"
+    plain = json.loads(path.read_text())["results"]["runs"] if path.exists() else []
+    return [Outcome(**run) for run in plain]
 
 
 def _keep(log: Path | None, outcome: Outcome) -> None:
