@@ -32,6 +32,7 @@ from manyhands.errors import EnvError
 from manyhands.orders import Fault, Lost, Notice, Order, Over
 from manyhands.plan import plan
 from manyhands.policy import Weights
+from manyhands.roles.broker import Broker
 from manyhands.runs.store import LAST, Run
 from manyhands.runs.view import View
 from manyhands.settings import merge
@@ -423,3 +424,21 @@ def test_a_hand_that_somebody_kills_is_back_at_once() -> None:
             victim = workers.hands()[0]
             os.kill(victim, signal.SIGKILL)
             wait_for(lambda victim=victim: workers.hands() not in ([], [victim]), 1.5)
+
+
+def test_an_executor_waits_for_a_broker_that_is_not_there_yet(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node = Broker()  # it has a port, and is not started
+    later = threading.Timer(3.0, node.start)
+    later.start()
+    try:
+        with Workers(node.url, 1):
+            run = train(
+                Config.from_plain(SMALL), directory=tmp_path / "run", channel=node.url, view=Listener()
+            )
+    finally:
+        later.join()
+        node.stop()
+    assert "no broker answers" in capfd.readouterr().err
+    assert digest(run) == undisturbed()
