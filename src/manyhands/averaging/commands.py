@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from manyhands.averaging.books import Forgotten, ParentStats
 from manyhands.averaging.door import Door
-from manyhands.averaging.keeper import Begun, Keeper, Snapshot
+from manyhands.averaging.keeper import Begun, Keeper
 from manyhands.averaging.protocol import (
     DEFAULT_ALGO,
     DEFAULT_PORT,
@@ -25,14 +26,16 @@ from manyhands.averaging.protocol import (
 )
 from manyhands.checks import require
 from manyhands.collect.streams import INIT, mix
+from manyhands.decoding import decode
 from manyhands.envs import make as envs
-from manyhands.errors import RunError, UsageError, needs
+from manyhands.errors import ManyhandsError, RunError, UsageError, WireError, needs
 from manyhands.plan import plan
 from manyhands.runs import checkpoint, store
 from manyhands.runs.store import Run
 from manyhands.runs.temporary import temporary
 from manyhands.settings import parse_override, read_yaml, resolve, usable_cores
 from manyhands.signals import stop_signals
+from manyhands.texts import one_line
 from manyhands.training import train
 
 WRONG_URL = "a parent's address is ws://HOST:PORT, or wss://HOST:PORT for TLS, and nothing more"
@@ -40,7 +43,6 @@ WRONG_URL = "a parent's address is ws://HOST:PORT, or wss://HOST:PORT for TLS, a
 
 def parent(options: argparse.Namespace) -> None:
     _need_websockets()
-    from manyhands.averaging.books import Child
     from manyhands.averaging.parent import Parent
 
     resumed = None if options.resume is None else _find(options)
@@ -63,7 +65,8 @@ def parent(options: argparse.Namespace) -> None:
             keeper.said,
             keeper.exchanged,
             keeper.turned,
-            {name: Child.from_plain(name, plain) for name, plain in begun.children.items()},
+            keeper.room,
+            begun.stats,
         )
 
         def ready() -> None:
@@ -71,7 +74,7 @@ def parent(options: argparse.Namespace) -> None:
             door.keep(begun.run, int(served.address.rpartition(":")[2]))
             text = yaml.safe_dump(asdict(begun.averaging), sort_keys=False)
             checkpoint.write_atomically(begun.run.path / store.AVERAGING, text.encode())
-            keeper.save(Snapshot.of(served), "running", kept=resumed is None)
+            keeper.save(keeper.snapshot(served), "running", kept=resumed is None)
             keeper.listening(served.address, door.needed())
 
         try:
@@ -82,7 +85,7 @@ def parent(options: argparse.Namespace) -> None:
                     status = "finished" if served.over else "stopped"
                 finally:
                     if served.address:
-                        keeper.save(Snapshot.of(served), status, kept=served.over)
+                        keeper.finish(served, status)
         except RunError:
             if not served.address and resumed is None:
                 begun.run.discard()  # it never listened
@@ -100,7 +103,7 @@ def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) ->
     planned = plan(config, learns_here=False)
     run = store.create(store.choose_path(options.name, options.dir), planned.config)
     held.enter_context(run.lock())
-    return Begun(run, planned, averaging, planned.first_weights(), {})
+    return Begun(run, planned, averaging, planned.first_weights(), ParentStats({}, Forgotten()))
 
 
 def _find(options: argparse.Namespace) -> Run:
@@ -118,18 +121,23 @@ def _find(options: argparse.Namespace) -> Run:
 
 
 def _resumed(run: Run, given: dict[str, Any], held: ExitStack) -> Begun:
+    kept = run.path / store.AVERAGING
     try:
-        averaging = AveragingConfig(**{**read_yaml(run.path / store.AVERAGING), **given})
-    except TypeError as error:
-        raise UsageError(f"{run.path / store.AVERAGING} cannot be read: {error}") from error
+        averaging = decode(AveragingConfig, read_yaml(kept), "it")
+    except ManyhandsError as error:
+        raise UsageError(f"{kept} is damaged: {one_line(error)}") from error
+    averaging = replace(averaging, **given)
     held.enter_context(run.lock())
     planned, last = plan(run.config(), learns_here=False), run.checkpoint(store.LAST)
     if last.spec.schema != planned.spec.schema:
         raise RunError(f"{run.path} holds another network than its config.yaml describes")
     if last.weights.version >= averaging.exchanges:
         raise UsageError(f"{run.path} has made {last.weights.version} exchanges; give more: --exchanges N")
-    books = last.progress
-    return Begun(run, planned, averaging, last.weights, books["children"], float(books["seconds"]))
+    try:
+        stats = ParentStats.read(last.progress)
+    except WireError as error:
+        raise RunError(f"{run.checkpoint_path(store.LAST)} is damaged: {one_line(error)}") from error
+    return Begun(run, planned, averaging, last.weights, stats)
 
 
 def child(options: argparse.Namespace) -> None:

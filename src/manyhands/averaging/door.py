@@ -2,19 +2,23 @@
 
 import argparse
 import ipaddress
+import re
 import ssl
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from manyhands.averaging.protocol import DEFAULT_PORT, read_token, server_tls
 from manyhands.checks import require
-from manyhands.errors import UsageError
+from manyhands.decoding import decode
+from manyhands.errors import ManyhandsError, UsageError
 from manyhands.runs import store
 from manyhands.runs.checkpoint import write_atomically
 from manyhands.runs.store import Run
 from manyhands.settings import read_yaml
+from manyhands.texts import one_line
 
 
 @dataclass(frozen=True)
@@ -41,18 +45,22 @@ class Door:
     def of(cls, options: argparse.Namespace, resumed: Run | None) -> "Door":
         """What was given, and for the rest what the run had before."""
         path = resumed.path / store.DOOR if resumed is not None else None
-        kept = read_yaml(path) if path is not None and path.exists() else {}
-        given = {field.name: getattr(options, field.name) for field in fields(cls)}
-        plain = {name: str(v) if isinstance(v, Path) else v for name, v in given.items() if v is not None}
         try:
-            return cls(**{**kept, **plain})
-        except TypeError as error:
-            raise UsageError(f"{store.DOOR} of the run cannot be read: {error}") from error
+            kept = decode(cls, read_yaml(path), "it") if path is not None and path.exists() else cls()
+        except ManyhandsError as error:
+            raise UsageError(f"{path} is damaged: {one_line(error)}") from error
+        given = {field.name: getattr(options, field.name) for field in fields(cls)}
+        plain: dict[str, Any] = {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in given.items()
+            if value is not None
+        }
+        return replace(kept, **plain)
 
     @property
     def address(self) -> tuple[str, int]:
         host, colon, port = self.listen.rpartition(":")
-        if not colon or not host or not port.isdigit() or not int(port) < 65536:
+        if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or not int(port) < 65536:
             raise UsageError(
                 f"--listen {self.listen!r} is not of the form 127.0.0.1:8765, with a port below 65536"
             )

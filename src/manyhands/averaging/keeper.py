@@ -2,7 +2,11 @@
 
 import asyncio
 import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from manyhands.agent import judge
+from manyhands.averaging.books import ParentStats
 from manyhands.averaging.protocol import AveragingConfig
+from manyhands.errors import RunError
 from manyhands.plan import Plan
 from manyhands.policy import Weights
 from manyhands.runs import store
@@ -25,6 +31,10 @@ if TYPE_CHECKING:
 LINE_INTERVAL, LIVE_INTERVAL = 2.0, 0.5
 SAVE_INTERVAL = 5.0
 """Seconds between two checkpoints for a resume."""
+MOST_PENDING = 4
+"""Checkpoints that wait for a slow disk. Further exchanges wait for it, too: none that is kept gets lost, and
+each that waits holds a copy of the weights."""
+PENDING_TURN = 0.05
 REPORT_EPISODES = 100
 HEARD = 20
 """Exchanges of others after which what a lost child said of its returns no longer counts."""
@@ -38,8 +48,7 @@ class Begun:
     plan: Plan
     averaging: AveragingConfig
     first: Weights
-    children: dict[str, Any]
-    seconds: float = 0.0
+    stats: ParentStats
 
 
 class Keeper:
@@ -49,15 +58,18 @@ class Keeper:
         self.run, self.plan, self.averaging, self.quiet = begun.run, begun.plan, begun.averaging, quiet
         self.console, self.errors = Console(highlight=False), Console(stderr=True, highlight=False)
         self.live: Live | None = None
-        self.began = time.monotonic() - begun.seconds
+        self.began = time.monotonic() - begun.stats.seconds
         self.address = ""
         self.last_line = self.last_save = 0.0
         self.last_shown = (-1, -1)  # exchanges and connected children
         every = self.averaging.checkpoint_every
         self.next_kept = begun.first.version - begun.first.version % every + every
         self.kept_version = -1
-        self.log = MetricsLog(begun.run, sum(child["steps"] for child in begun.children.values()))
-        self.saving = asyncio.Lock()
+        try:
+            self.log = MetricsLog(begun.run, begun.stats.steps)
+        except (KeyError, TypeError) as error:
+            raise RunError(f"{begun.run.metrics_path} is damaged: a row without {error}") from error
+        self.saver = Saver()
 
     def __enter__(self) -> "Keeper":
         if not self.quiet and self.console.is_terminal:
@@ -69,6 +81,7 @@ class Keeper:
         if self.live is not None:
             self.live.stop()
             self.live = None
+        self.saver.finish()
         self.log.close()
 
     def listening(self, address: str, needed: str) -> None:
@@ -80,7 +93,7 @@ class Keeper:
         averaging, config = self.averaging, self.plan.config
         print(
             f"{config.env.id} with {config.run.algo}, alpha {averaging.alpha:g}, beta {averaging.beta:g}, "
-            f"until {averaging.exchanges:,} exchanges; run in {self.run.path}\n"
+            f"until {averaging.exchanges:,} exchanges; saved to {self.run.path}\n"
             f"Children join with: manyhands child {address}{needed}",
             flush=True,
         )
@@ -89,19 +102,29 @@ class Keeper:
         console = self.errors if self.live is None else self.live.console
         console.print(Text(text), soft_wrap=True)
 
-    async def exchanged(self, parent: "Parent") -> None:
+    async def room(self) -> None:
+        """Waits until the disk has caught up so far that another exchange may be made."""
+        while self.saver.pending() >= MOST_PENDING:
+            await asyncio.sleep(PENDING_TURN)
+
+    def exchanged(self, parent: "Parent") -> None:
+        """Takes a snapshot where one is due. It is saved later, so that the child has its answer first."""
         now = time.monotonic()
         kept = parent.version >= self.next_kept
         if kept:
             self.next_kept += self.averaging.checkpoint_every
-        if kept or (now - self.last_save >= SAVE_INTERVAL and not self.saving.locked()):
+        if kept or (now - self.last_save >= SAVE_INTERVAL and not self.saver.pending()):
             self.last_save = now
-            now_known = Snapshot.of(parent)  # here, where nobody joins meanwhile
-            async with self.saving:  # in a thread: on an SD card it takes long enough to be felt
-                await asyncio.to_thread(self.save, now_known, "running", kept)
+            self.saver.submit(partial(self.save, self.snapshot(parent), "running", kept))
+
+    def snapshot(self, parent: "Parent") -> "Snapshot":
+        """The weights and all counts of one moment; called where nobody exchanges or joins meanwhile."""
+        stats = ParentStats(parent.children, parent.forgotten, round(time.monotonic() - self.began, 3))
+        return Snapshot(parent.weights(), stats.to_plain(), stats.steps, mean_return(parent))
 
     def turned(self, parent: "Parent") -> None:
-        """Shows how it goes, also when nobody exchanges."""
+        """Shows how it goes, also when nobody exchanges; raises what went wrong with saving."""
+        self.saver.pending()
         now = time.monotonic()
         interval = LINE_INTERVAL if self.live is None else LIVE_INTERVAL
         if self.quiet or now - self.last_line < interval:
@@ -125,20 +148,24 @@ class Keeper:
 
     def save(self, snapshot: "Snapshot", status: str, kept: bool = False) -> None:
         """For a resume; and first, when `kept`, for good, with a row of metrics."""
-        weights, children = snapshot.weights, snapshot.children
-        counts = {"steps": sum(child["steps"] for child in children.values()), "exchanges": weights.version}
-        seconds = round(time.monotonic() - self.began, 3)
-        books = {"children": children, "seconds": seconds}
-        made = Checkpoint(self.plan.spec, self.plan.spaces.action, weights, progress=books)
+        weights, stats = snapshot.weights, snapshot.stats
+        counts = {"steps": snapshot.steps, "exchanges": weights.version}
+        made = Checkpoint(self.plan.spec, self.plan.spaces.action, weights, progress=stats)
         if kept and weights.version != self.kept_version:
             self.kept_version = weights.version
             self.run.save(f"exchange-{weights.version:06}", made)
-            row: dict[str, Any] = {**counts, "version": weights.version, "seconds": seconds}
-            row["return_mean"] = snapshot.mean_return
-            self.log.write({**row, "children": children})
+            row = {**counts, "version": weights.version, "return_mean": snapshot.mean_return}
+            self.log.write({**row, **stats})
         self.run.save(store.LAST, made)
         state = {"status": status, **counts, "version": weights.version, "updated": store.now()}
-        self.run.save_status({**state, "seconds": seconds, "children": children})
+        self.run.save_status({**state, **stats})
+
+    def finish(self, parent: "Parent", status: str) -> None:
+        """Saves how it ended, after all that still waits to be saved; raises what went wrong with any."""
+        failure = self.saver.finish()
+        self.save(self.snapshot(parent), "failed" if failure else status, kept=parent.over)
+        if failure is not None:
+            raise failure
 
     def report(self, parent: "Parent") -> None:
         """The children's books, and what the averaged agent is worth."""
@@ -151,7 +178,7 @@ class Keeper:
         what = "Done" if parent.over else "Stopped"
         print(
             f"{what} after {parent.version:,} exchanges; {REPORT_EPISODES} episodes: mean {result.mean:.1f}, "
-            f"sd {result.sd:.1f}{solved}. The run lies in {self.run.path}."
+            f"sd {result.sd:.1f}{solved}. Saved to {self.run.path}."
         )
         if not parent.over:
             print(f"Go on: manyhands parent --resume {self.run.path}")
@@ -162,13 +189,33 @@ class Snapshot:
     """A parent at one moment, for a thread that saves it while others join."""
 
     weights: Weights
-    children: dict[str, dict[str, Any]]
+    stats: dict[str, Any]  # of `ParentStats`
+    steps: int
     mean_return: float | None
 
-    @classmethod
-    def of(cls, parent: "Parent") -> "Snapshot":
-        children = {name: child.to_plain() for name, child in parent.children.items()}
-        return cls(parent.weights(), children, mean_return(parent))
+
+class Saver:
+    """Saves one after the other, in a thread: on an SD card it takes long enough to be felt."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, "save")
+        self.waiting: deque[Future[None]] = deque()
+
+    def submit(self, save: Callable[[], None]) -> None:
+        self.waiting.append(self.thread.submit(save))
+
+    def pending(self) -> int:
+        """How many are not saved yet; raises what went wrong with one that was to be."""
+        while self.waiting and self.waiting[0].done():
+            self.waiting.popleft().result()
+        return len(self.waiting)
+
+    def finish(self) -> BaseException | None:
+        """Waits for all; what went wrong first."""
+        self.thread.shutdown(wait=True)
+        failures = [failure for save in self.waiting if (failure := save.exception()) is not None]
+        self.waiting.clear()
+        return failures[0] if failures else None
 
 
 def mean_return(parent: "Parent") -> float | None:
@@ -195,4 +242,7 @@ def _children(parent: "Parent") -> Table:
             f"{child.bytes_out / 1e6:.1f}",
             "" if child.connected else "gone",
         )
+    lost = parent.forgotten
+    if lost.children:
+        table.add_row(f"{lost.children:,} forgotten", f"{lost.exchanges:,}", "", f"{lost.steps:,}")
     return table

@@ -7,7 +7,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
 from statistics import median_low
@@ -17,7 +17,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from manyhands import wire
-from manyhands.averaging.books import Child
+from manyhands.averaging.books import MOST_CHILDREN, Child, Forgotten, ParentStats, least_missed
 from manyhands.averaging.connections import GRACE, LONGEST, Refused, answers, close, refuse, say
 from manyhands.averaging.maths import (
     SMALLEST_SCALE,
@@ -79,20 +79,23 @@ class Parent:
         token: str,
         silence: float,
         said: Callable[[str], None] = print,
-        exchanged: Callable[["Parent"], Awaitable[None]] | None = None,
+        exchanged: Callable[["Parent"], None] = lambda parent: None,
         turned: Callable[["Parent"], None] = lambda parent: None,
-        children: Mapping[str, Child] | None = None,
+        room: Callable[[], Awaitable[None]] | None = None,
+        stats: ParentStats | None = None,
     ) -> None:
         """`silence`: seconds without an exchange after which a child is disconnected. `turned` is called
-        several times a second, whether anything happens or not.
+        several times a second, whether anything happens or not; `exchanged` after every exchange, before the
+        next one. `room` may hold up an exchange before it is made.
         """
         logging.getLogger("websockets").setLevel(logging.CRITICAL)  # `said` says it in our words
         self.averaging, self.config, self.spec = averaging, config, spec
         self.vector, self.version = first.vector.copy(), first.version
         self.first_scale = max(SMALLEST_SCALE, root_mean_square(self.vector[: spec.trained]))
         self.token, self.silence = token, silence
-        self.said, self.exchanged, self.turned = said, exchanged, turned
-        self.children = dict(children or {})
+        self.said, self.exchanged, self.turned, self.room = said, exchanged, turned, room
+        stats = stats or ParentStats({}, Forgotten())
+        self.children, self.forgotten = dict(stats.children), stats.forgotten
         self.connections: dict[str, ServerConnection] = {}  # of children, by name
         self.gone = dict.fromkeys(self.children, time.monotonic())  # since when, of those not connected
         self.strangers = 0
@@ -137,7 +140,10 @@ class Parent:
             ready()
             while not self.stopping and not self.over:
                 await asyncio.sleep(TURN)
-                self.turned(self)
+                try:
+                    self.turned(self)
+                except Exception as error:  # such as a full disk
+                    self.failure, self.stopping = error, True
             if self.over:
                 await self._dismiss(server)
             await asyncio.gather(*(close(connection) for connection in server.connections))
@@ -176,7 +182,7 @@ class Parent:
             await self._rid_of_ghost(name, life)
             if name in self.connections:
                 raise Refused(f"there is a child called {name!r} already; choose another --name")
-            child = self.children.setdefault(name, Child(name))
+            child = self._remember(name)
             self.connections[name] = connection
             self.gone.pop(name, None)
             child.join(life)
@@ -211,8 +217,26 @@ class Parent:
             self.failure, self.stopping = error, True
         finally:
             if child is not None:
-                child.connected, self.gone[name] = False, time.monotonic()
+                child.connected = False
                 del self.connections[name]
+                if name in self.children:
+                    self.gone[name] = time.monotonic()
+
+    def _remember(self, name: str) -> Child:
+        """The child of this name, known or new; who is missed least makes room."""
+        if name not in self.children:
+            if len(self.children) >= MOST_CHILDREN:
+                self._forget_one()
+            self.children[name] = Child(name)
+        return self.children[name]
+
+    def _forget_one(self) -> None:
+        child = least_missed(self.children.values(), self.gone)
+        if child is None:
+            raise Refused(f"the parent has {MOST_CHILDREN:,} children already, which is all that it takes")
+        self.forgotten.add(child)
+        del self.children[child.name]
+        self.gone.pop(child.name, None)
 
     async def _hear_stranger(self, connection: ServerConnection) -> wire.Message:
         if self.strangers >= STRANGERS:
@@ -269,6 +293,8 @@ class Parent:
             message = received(raw, "exchange", "end")
             if message.kind == "end":
                 return
+            if self.room is not None:
+                await self.room()
             if self.over:
                 await close(connection, OVER)
                 continue
@@ -310,8 +336,7 @@ class Parent:
         child.book(int(facts["steps"]), int(facts["episodes"]))
         child.round_trip = facts["round_trip"]
         child.size = min(MOST, root_mean_square(vector[: self.spec.trained]))
-        if self.exchanged is not None:
-            await self.exchanged(self)
+        self.exchanged(self)
         return ""
 
     def _scale(self) -> float:
