@@ -342,7 +342,7 @@ def test_a_child_that_is_slower_than_its_parents_patience_comes_back_and_is_hear
         lambda: "one joined" in network.said("parent") and network.run.checkpoint(LAST).weights.version >= 2
     )
     assert (
-        "lost the parent: it disconnected this child: said nothing for too long; still training, reconnecting"
+        f"lost the parent at {network.address}: it disconnected this child: said nothing for too long; still"
         in network.said("one")
     )
 
@@ -401,7 +401,7 @@ def test_those_who_misbehave_are_disconnected_by_name_and_others_are_unharmed(ne
     misbehave("silent", lambda s, n: None, "said nothing for too long")
     verbose = Stranger(network, "verbose")
     verbose.say("hello", "", {"protocol": "x" * 50_000, "name": "verbose", "token": "", "life": ""})
-    assert len(verbose.refusal()) == LONGEST
+    assert len(verbose.refusal()) <= LONGEST
     assert "x" * LONGEST not in network.said("parent")
 
     huge = Stranger(network, "huge")
@@ -431,6 +431,37 @@ def test_those_who_misbehave_are_disconnected_by_name_and_others_are_unharmed(ne
     assert network.children["good"].poll() is None
     vector = network.run.checkpoint(LAST).weights.vector
     assert np.isfinite(vector).all()
+
+
+def test_nobody_writes_to_a_parents_terminal(network: Network) -> None:
+    begin(network)
+    nasty = "\x1b[2J\nparent: all is well\u202e" + "x" * 5000
+    good = {"protocol": PROTOCOL, "name": "painter", "token": "", "life": "1"}
+    for hello in (
+        {**good, "name": nasty},
+        {**good, "name": 5},
+        {**good, "protocol": nasty},
+        {**good, "protocol": [nasty]},
+        {**good, "life": nasty},
+        {**good, "token": nasty},
+    ):
+        stranger = Stranger(network)
+        stranger.say("hello", "", hello)
+        assert stranger.refusal().isprintable()
+    for kind, schema, meta in (
+        (nasty, "", {}),
+        ("ready", nasty, {}),
+        ("ready", "", {"network": {nasty: nasty}, "dtype": nasty, "format": nasty}),
+    ):
+        stranger = Stranger(network, "painter")
+        stranger.hello()
+        wire.decode(stranger.connection.recv(10), "welcome")
+        stranger.say(kind, schema, meta)
+        assert stranger.refusal().isprintable()
+    said = network.said("parent")
+    assert said.count("was disconnected") == 9
+    assert all(line.isprintable() for line in said.splitlines())
+    assert not any(line.startswith("parent: ") for line in said.splitlines())
 
 
 def test_those_whose_weights_differ_hear_in_what(network: Network) -> None:
@@ -683,11 +714,19 @@ def test_a_slow_network_slows_nobody_else(network: Network) -> None:
         (["child", "ws://127.0.0.1:1", "--tls-ca", "ca.pem"], "--tls-ca goes with"),
         (["child", "ws://127.0.0.1:1", "--cores", "0"], "--cores is 0"),
         (["child", "ws://127.0.0.1:1", "--name", ""], "--name is ''"),
+        (["child", "ws://127.0.0.1:1", "--max-memory", "0"], "--max-memory is 0; it must be 1 (MB) or more"),
+        (["child", "ws://127.0.0.1:1", "--max-message", "999"], "--max-message is 999; it must be between 1"),
+        (["child", "ws://127.0.0.1:1", "--max-envs", "0"], "--max-envs is 0; it must be 1 or more"),
         (["child", "ws://127.0.0.1:1", "--token-file", "missing"], "--token-file missing: No such file"),
         (["child", "ws://127.0.0.2"], "no parent at ws://127.0.0.2:8765"),
         (["parent"], "which environment"),
         (["parent", ENV, "--alpha", "1.5"], "--alpha is 1.5; it must be between 0 and 1"),
         (["parent", ENV, "--beta", "-0.1"], "--beta is -0.1; it must be between 0 and 1"),
+        (
+            ["parent", ENV, "--max-step", "-1"],
+            "--max-step is -1.0; it must be auto, or a length of 0 or more",
+        ),
+        (["parent", ENV, "--max-step", "far"], "'far' is neither auto nor a length"),
         (["parent", ENV, "--format", "int4"], "one of float32, float16, int8"),
         (["parent", ENV, "--listen", "0.0.0.0:0"], "demands a token"),
         (["parent", ENV, "--listen", "8765"], "is not of the form"),

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from manyhands import wire
 from manyhands.averaging.child import Exchanger
 from manyhands.averaging.door import Door
+from manyhands.averaging.limits import MAX_ENVS, MAX_MESSAGE_MB
 from manyhands.averaging.link import Link
 from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, average, dequantise, quantise, within
 from manyhands.averaging.options import add_child, add_parent
@@ -130,6 +131,11 @@ def test_help_tells_the_defaults_that_there_are() -> None:
             shown = known if isinstance(known, str) else f"{known:g}"
             assert f"default: {shown}" in text or f"{shown} (default)" in text, text
     assert f"(default: {DEFAULT_ALGO})" in told
+    options = commands.choices["child"].parse_args(["ws://here"])
+    assert (options.max_envs, options.max_message) == (MAX_ENVS, MAX_MESSAGE_MB)
+    told = " ".join(commands.choices["child"].format_help().split())
+    assert f"(default: {MAX_ENVS})" in told
+    assert f"(default: {MAX_MESSAGE_MB})" in told
 
 
 class Refusing:

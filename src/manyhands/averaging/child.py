@@ -1,5 +1,6 @@
 """A child: trains by itself with any algorithm, and exchanges weights with its parent now and then."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -101,8 +102,9 @@ class Exchanger:
         return theirs
 
 
-def own_config(welcome: Welcome, cores: int, seed: int) -> Config:
-    """The parent's settings, for this machine: its cores, a seed of its own, and no end but the parent's."""
+def own_config(welcome: Welcome, cores: int, seed: int, memory: float = math.inf) -> Config:
+    """The parent's settings, for this machine: its cores, the bytes that a worker may hold, a seed of its
+    own, and no end but the parent's."""
     config = welcome.config
     collect = config.collect
     if isinstance(config.algo, HogwildConfig):
@@ -117,6 +119,11 @@ def own_config(welcome: Welcome, cores: int, seed: int) -> Config:
         updates=0,
         test_every=10**12,
         checkpoint_every=1e9,
+        worker_memory=max(1, int(min(config.run.worker_memory, memory / 1e6))),
     )
-    algo = replace(config.algo, save_memory=False) if isinstance(config.algo, DqnConfig) else config.algo
+    algo = config.algo
+    if isinstance(algo, DqnConfig):
+        algo = replace(algo, save_memory=False)
+    if not isinstance(algo, HogwildConfig):
+        algo = replace(algo, threads=min(algo.threads, cores))
     return replace(config, collect=collect, run=run, algo=algo)

@@ -6,7 +6,7 @@ import re
 import socket
 from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import yaml
@@ -37,6 +37,10 @@ from manyhands.settings import parse_override, read_yaml, resolve, usable_cores
 from manyhands.signals import stop_signals
 from manyhands.texts import one_line
 from manyhands.training import train
+
+if TYPE_CHECKING:
+    from manyhands.averaging.limits import Limits
+    from manyhands.averaging.link import Link, Welcome
 
 WRONG_URL = "a parent's address is ws://HOST:PORT, or wss://HOST:PORT for TLS, and nothing more"
 
@@ -142,8 +146,7 @@ def _resumed(run: Run, given: dict[str, Any], held: ExitStack) -> Begun:
 
 def child(options: argparse.Namespace) -> None:
     _need_websockets()
-    from manyhands.averaging.child import Exchanger, own_config
-    from manyhands.averaging.child_view import ChildView
+    from manyhands.averaging.limits import Limits
     from manyhands.averaging.link import Link, OverError
 
     name = _own_name() if options.name is None else options.name
@@ -151,37 +154,54 @@ def child(options: argparse.Namespace) -> None:
     require(options.cores is None or options.cores >= 1, "--cores", options.cores, "1 or more")
     require(options.patience > 0, "--patience", options.patience, "greater than 0")
     require(options.wait >= 0, "--wait", options.wait, "0 or more")
-    url = _with_port(options.url)
-    link = Link(url, name, read_token(options.token_file), options.tls_ca, options.patience)
-    with ExitStack() as held:
-        link.said = lambda text: print(f"{name}: {text}", flush=True)
-        try:
-            welcome = link.join(options.wait)
-        except OverError as error:  # nothing is wrong with this child
-            print(f"{name}: {error}")
-            return
-        held.callback(link.close)
-        env_id = welcome.config.env.id
-        envs.check_imports(welcome.config.env, options.allow_env)
-        seed = mix(welcome.config.run.seed, INIT, *name.encode()) >> 33
-        config = own_config(welcome, usable_cores() if options.cores is None else options.cores, seed)
-        spec = plan(config).spec
+    limits = Limits.of(options.max_memory, options.max_message, options.max_envs)
+    url, token = _with_port(options.url), read_token(options.token_file)
+    link = Link(url, name, token, options.tls_ca, options.patience, limits.message)
+    link.said = lambda text: print(f"{name}: {text}", flush=True)
+    try:
+        welcome = link.join(options.wait)
+    except OverError as error:  # nothing is wrong with this child
+        print(f"{name}: {error}")
+        return
+    try:
+        _train_for(link, welcome, limits, options)
+    except ManyhandsError as error:
+        error.args = (one_line(error),)  # which may repeat what the parent said
+        raise
+    finally:
+        link.close()
+
+
+def _train_for(link: "Link", welcome: "Welcome", limits: "Limits", options: argparse.Namespace) -> None:
+    from manyhands.averaging.child import Exchanger, own_config
+    from manyhands.averaging.child_view import ChildView
+    from manyhands.averaging.limits import confined
+
+    name, env_id = link.name, welcome.config.env.id
+    envs.check_imports(welcome.config.env, options.allow_env)
+    seed = mix(welcome.config.run.seed, INIT, *name.encode()) >> 33
+    cores = usable_cores() if options.cores is None else options.cores
+    config = own_config(welcome, cores, seed, limits.memory)
+    limits.check_settings(config, link.url)
+    with temporary("child") as directory, confined(limits.memory):
+        planned = plan(config, learns_here=False)
+        spec = planned.spec
+        limits.check_memory(planned, link.url)
         link.get_ready(spec)
         if spec.schema != welcome.spec.schema:
             how = welcome.averaging.format
             differs = difference(structure(spec, how), structure(welcome.spec, how))
             raise RunError(f"{env_id} differs here: {differs or 'schema'}; install the parent's versions")
-        cores = f"{config.run.workers} core{'s' if config.run.workers > 1 else ''}"
-        print(f"{name}: {env_id} with {config.run.algo} on {cores} for {url}", flush=True)
+        on = f"{cores} core{'s' if cores > 1 else ''}"
+        print(f"{name}: {env_id} with {config.run.algo} on {on} for {link.url}", flush=True)
         exchanger = Exchanger(link, spec, welcome.weights.version)
-        directory = held.enter_context(temporary("child")) / "run"
         start = replace(welcome.weights, version=0)
         view = ChildView(exchanger, options.quiet)
-        train(config, directory=directory, view=view, exchange=exchanger, start=start)
-        if link.refused:
-            raise RunError(link.refused)
-        why = "the parent has all that it wanted" if link.over else "left"
-        print(f"{name}: {why}; {exchanger.exchanges:,} exchanges, {exchanger.steps:,} steps")
+        train(config, directory=directory / "run", view=view, exchange=exchanger, start=start)
+    if link.refused:
+        raise RunError(link.refused)
+    why = "the parent has all that it wanted" if link.over else "left"
+    print(f"{name}: {why}; {exchanger.exchanges:,} exchanges, {exchanger.steps:,} steps")
 
 
 def _with_port(url: str) -> str:

@@ -7,17 +7,18 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from manyhands import wire
-from manyhands.averaging.maths import dequantise
+from manyhands.averaging.maths import LARGEST_START, LARGEST_STATISTIC, dequantise, root_mean_square
 from manyhands.averaging.protocol import (
     OVER,
     PROTOCOL,
@@ -26,9 +27,12 @@ from manyhands.averaging.protocol import (
     number,
     received,
     structure,
+    text,
 )
 from manyhands.config import Config
+from manyhands.decoding import check_plain, decode
 from manyhands.errors import ManyhandsError, RunError, UsageError, WireError
+from manyhands.experience import Array
 from manyhands.policy import Float32, NetSpec, Weights
 from manyhands.texts import one_line
 
@@ -39,7 +43,14 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 """Seconds between two attempts to come back."""
 LOOKING = 2.0
 """Seconds between two looks for a parent that is not there yet."""
-MAX_WELCOME = wire.MAX_MESSAGE
+SHOWN = 300
+"""Characters of what a parent says that are shown."""
+MAX_SETTINGS = 10_000
+"""Values in a parent's settings, arguments of the environment included."""
+MAX_ID = 200
+"""Characters of an environment's name."""
+TOO_LARGE = 1009
+"""How a connection is closed by whoever received more than it takes."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +64,43 @@ class Welcome:
 
     @classmethod
     def from_message(cls, message: wire.Message) -> "Welcome":
+        """Raises WireError, in one printable line, for anything that a parent of ours would not send."""
         try:
-            spec = NetSpec.from_json(message.meta["spec"])
-            vector = message.arrays["vector"]
-            if vector.dtype != np.float32 or vector.shape != (spec.size,) or not np.isfinite(vector).all():
-                raise WireError(f"weights that are not {spec.size} finite numbers")
+            spec = NetSpec.from_json(text(message.meta, "spec", wire.MAX_HEADER))
+            if message.schema != spec.schema:
+                raise WireError("its structure is not the one that its header names")
+            version = int(number(message.meta, "version"))
             return cls(
-                Config.from_plain(message.meta["config"]),
+                _read_config(message.meta.get("config")),
                 spec,
-                AveragingConfig(**message.meta["averaging"]),
-                Weights(int(message.meta["version"]), vector.copy(), spec.schema),
+                decode(AveragingConfig, message.meta.get("averaging"), "averaging"),
+                Weights(version, _read_weights(message.arrays, spec), spec.schema),
             )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, UsageError) as error:
-            raise WireError(f"the parent's welcome cannot be read: {error}") from error
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, ManyhandsError) as error:
+            why = one_line(error, SHOWN)
+            raise WireError(f"the parent's welcome cannot be read: {why}") from error
+
+
+def _read_config(plain: Any) -> Config:
+    """A parent's settings. What is said of them later may be printed as it is."""
+    if not isinstance(plain, dict):
+        raise WireError(f"settings that are {type(plain).__name__}")
+    check_plain(plain, "the settings", MAX_SETTINGS)
+    config = Config.from_plain(plain)
+    if one_line(config.env.id, MAX_ID) != config.env.id:
+        raise WireError(f"env.id is {one_line(config.env.id, MAX_ID)}, which is no name of an environment")
+    return config
+
+
+def _read_weights(arrays: Mapping[str, Array], spec: NetSpec) -> Float32:
+    """First weights that a network can learn from."""
+    vector = arrays["vector"]
+    if vector.dtype != np.float32 or vector.shape != (spec.size,) or not np.isfinite(vector).all():
+        raise WireError(f"weights that are not {spec.size} finite numbers")
+    size = root_mean_square(vector[: spec.trained])
+    if size > LARGEST_START or np.abs(vector[spec.trained :]).max(initial=0.0) > LARGEST_STATISTIC:
+        raise WireError(f"weights that no network can learn from (root mean square {size:.2g})")
+    return vector.copy()
 
 
 class NobodyError(RunError):
@@ -90,8 +125,12 @@ class Link:
         token: str = "",
         authority: Path | None = None,
         patience: float = math.inf,
+        max_message: int = wire.MAX_MESSAGE,
     ) -> None:
-        """`patience`: seconds after which a child that has lost its parent stops looking for it."""
+        """`patience`: seconds after which a child that has lost its parent stops looking for it.
+        `max_message`: bytes of what it takes from it at once.
+        """
+        self.max_message = max_message
         self.url, self.name, self.token, self.patience = url, name, token, patience
         self.life = secrets.token_hex(8)
         self.authority, self.tls = authority, client_tls(url, authority)
@@ -138,6 +177,9 @@ class Link:
     def _all_made(self) -> OverError:
         return OverError(f"the parent at {self.url} has all the exchanges that it wanted")
 
+    def _too_much(self) -> str:
+        return f"a message of more than {self.max_message / 1e6:g} MB; take it with a larger --max-message"
+
     def _greet(self) -> tuple[ClientConnection, Welcome]:
         try:
             connection = connect(
@@ -145,7 +187,7 @@ class Link:
                 ssl=self.tls,
                 compression=None,
                 open_timeout=OPEN_TIMEOUT,
-                max_size=MAX_WELCOME,
+                max_size=self.max_message,
             ).__enter__()
         except ssl.SSLCertVerificationError as error:
             hint = "" if self.authority else " (if it is your own, give it with --tls-ca)"
@@ -160,11 +202,11 @@ class Link:
             hint = "" if self.tls else "; for a parent with TLS, wss://"
             raise NobodyError(f"nobody speaks WebSocket at {self.url}{hint}") from error
         except (OSError, ImportError) as error:
-            raise NobodyError(f"no parent at {self.url}: {error}") from error
+            raise NobodyError(f"no parent at {self.url}: {one_line(error, SHOWN)}") from error
         except (InvalidURI, ValueError) as error:
             raise UsageError(f"{self.url!r} is not an address such as ws://host:8765") from error
         except WebSocketException as error:
-            raise NobodyError(f"no parent at {self.url}: {error}") from error
+            raise NobodyError(f"no parent at {self.url}: {one_line(error, SHOWN)}") from error
         try:
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # a parent that takes nothing more counts as gone
                 timeout = int(1000 * ANSWER_TIMEOUT)
@@ -173,13 +215,16 @@ class Link:
             connection.send(wire.encode(wire.Message("hello", "", meta)))
             message = received(connection.recv(ANSWER_TIMEOUT), "welcome", "refused")
             if message.kind == "refused":
-                why = message.meta.get("why")
-                raise RefusedError(f"the parent at {self.url} refuses {self.name}: {why}")
+                raise RefusedError(f"the parent at {self.url} refuses {self.name}: {_why(message)}")
             return connection, Welcome.from_message(message)
         except BaseException as error:
             connection.close()
             if _says_over(error):
                 raise self._all_made() from error
+            if _too_large(error):
+                raise RunError(f"the parent at {self.url} sent {self._too_much()}") from error
+            if isinstance(error, WireError):
+                raise RunError(f"{self.url}: {one_line(error, SHOWN)}") from error
             if isinstance(error, ConnectionClosed | OSError):  # a TimeoutError is one
                 raise NobodyError(f"lost the parent at {self.url}: {_in_words(error)}") from error
             raise
@@ -193,22 +238,24 @@ class Link:
             connection.send(wire.encode(message))
             answer = received(connection.recv(ANSWER_TIMEOUT), "answer", "refused")
             if answer.kind == "refused":
-                why = answer.meta.get("why")
-                if answer.meta.get("again"):
+                why = _why(answer)
+                if answer.meta.get("again") is True:
                     self._lost(connection, f"it disconnected this child: {why}")
                 else:
                     self.refused = f"the parent at {self.url} disconnected {self.name}: {why}"
                 return None
             if answer.schema != message.schema:
-                raise WireError(f"weights of structure {answer.schema}")
+                raise WireError(f"weights of structure {answer.schema!r:.60}")
             version = int(number(answer.meta, "version"))
             if answer.meta.get("refused"):
-                why = one_line(answer.meta["refused"])
+                why = one_line(answer.meta["refused"], SHOWN)
                 self.said(f"the parent at {self.url} refused this child's weights: {why}")
             return version, dequantise(answer.arrays, self.averaging.format, size)
         except (ConnectionClosed, OSError, TimeoutError, WireError) as error:
             if _says_over(error):
                 self.over = True
+            elif _too_large(error):
+                self._lost(connection, f"it sent {self._too_much()}")
             else:
                 self._lost(connection, _last_words(connection) or _in_words(error))
             return None
@@ -216,7 +263,7 @@ class Link:
     def _lost(self, connection: ClientConnection, why: str) -> None:
         self.connection = None
         connection.close()
-        self.said(f"lost the parent: {why}; still training, reconnecting")
+        self.said(f"lost the parent at {self.url}: {why}; still training, reconnecting")
         threading.Thread(target=self._come_back, name="link", daemon=True).start()
 
     def _come_back(self) -> None:
@@ -249,7 +296,7 @@ class Link:
                 connection.send(wire.encode(wire.Message("end")))
             connection.close()
             task = f"{welcome.config.env.id} with {welcome.config.run.algo}"
-            self._give_up(f"the parent at {self.url} has another task now ({task}); start this child anew")
+            self._give_up(f"the parent at {self.url} has another task now ({task}); restart this child")
             return True
         try:
             connection.send(_ready(self.spec, welcome.averaging))
@@ -289,12 +336,21 @@ def _in_words(error: Exception) -> str:
         return "the connection broke" if error.rcvd is None else "it hung up"
     if isinstance(error, TimeoutError):
         return f"it said nothing for {ANSWER_TIMEOUT:g} s"
-    return str(error) or type(error).__name__
+    return one_line(error, SHOWN) or type(error).__name__
+
+
+def _why(refused: wire.Message) -> str:
+    """The reason in a refusal, whatever the parent put there."""
+    return one_line(refused.meta.get("why"), SHOWN)
+
+
+def _too_large(error: BaseException) -> bool:
+    return isinstance(error, ConnectionClosed) and error.sent is not None and error.sent.code == TOO_LARGE
 
 
 def _last_words(connection: ClientConnection) -> str:
     """Why the parent has closed it, if it said so."""
     try:
-        return f"it disconnected this child: {received(connection.recv(0), 'refused').meta.get('why')}"
+        return f"it disconnected this child: {_why(received(connection.recv(0), 'refused'))}"
     except (ConnectionClosed, OSError, TimeoutError, WireError):
         return ""

@@ -75,6 +75,25 @@ def add_child(commands: Any) -> None:
     )
     child.add_argument("url", metavar="URL", help="ws://host:8765 (the default port), or wss:// for TLS")
     child.add_argument("--cores", type=int, help="processes that train (default: all cores)")
+    child.add_argument(
+        "--max-memory",
+        type=whole,
+        metavar="MB",
+        help="memory that the parent's task may take (default: half of what is free)",
+    )
+    child.add_argument(
+        "--max-envs",
+        type=whole,
+        default=1024,
+        help="environments that the parent may ask for (default: 1024)",
+    )
+    child.add_argument(
+        "--max-message",
+        type=whole,
+        default=64,
+        metavar="MB",
+        help="the largest message to take from the parent (default: 64)",
+    )
     child.add_argument("--token-file", type=Path, help="the parent's token")
     child.add_argument(
         "--patience",

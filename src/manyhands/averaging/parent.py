@@ -31,11 +31,10 @@ from manyhands.averaging.maths import (
 from manyhands.averaging.protocol import (
     HEADROOM,
     MOST,
-    NAME,
-    NAME_RULE,
     OVER,
     PROTOCOL,
     AveragingConfig,
+    checked_name,
     difference,
     message_limit,
     number,
@@ -47,6 +46,7 @@ from manyhands.averaging.protocol import (
 from manyhands.config import Config
 from manyhands.errors import RunError, WireError
 from manyhands.policy import Float32, NetSpec, Weights
+from manyhands.texts import one_line
 
 HELLO_TIMEOUT = 10.0
 """Seconds that someone who connects has to say who it is."""
@@ -174,11 +174,9 @@ class Parent:
         child: Child | None = None
         try:
             hello = await self._hear_stranger(connection)
-            if not NAME.fullmatch(text(hello.meta, "name")):
-                raise Refused(f"its name is not made of {NAME_RULE}")
-            name = text(hello.meta, "name")
+            name = checked_name(hello.meta, "name")
             self._check_in(hello)
-            life = text(hello.meta, "life")
+            life = checked_name(hello.meta, "life")
             await self._rid_of_ghost(name, life)
             if name in self.connections:
                 raise Refused(f"there is a child called {name!r} already; choose another --name")
@@ -251,7 +249,9 @@ class Parent:
     def _check_in(self, hello: wire.Message) -> None:
         theirs = hello.meta.get("protocol")
         if theirs != PROTOCOL:
-            raise Refused(f"it speaks protocol {theirs!r}, the parent {PROTOCOL}; install the same version")
+            raise Refused(
+                f"it speaks protocol {theirs!r:.60}, the parent {PROTOCOL}; install the same version"
+            )
         if not same_token(text(hello.meta, "token", 1000), self.token):
             raise Refused("its token is not the parent's; give the same --token-file to both")
 
@@ -281,7 +281,7 @@ class Parent:
     def _check_structure(self, ready: wire.Message) -> None:
         differs = difference(ready.meta, structure(self.spec, self.averaging.format))
         if ready.schema != self.spec.schema:
-            differs = differs or f"schema is {ready.schema!r} where the parent has {self.spec.schema!r}"
+            differs = differs or f"schema is {ready.schema!r:.60} where the parent has {self.spec.schema!r}"
         if differs:
             raise Refused(f"its weights differ: {differs}")
 
@@ -315,7 +315,9 @@ class Parent:
     async def _exchange(self, child: Child, message: wire.Message) -> str:
         """Averages, and counts what the child has done since its last exchange; or says why it did not."""
         if message.schema != self.spec.schema:
-            raise Refused(f"weights of structure {message.schema!r} where {self.spec.schema} was expected")
+            raise Refused(
+                f"weights of structure {message.schema!r:.60} where {self.spec.schema} was expected"
+            )
         vector = dequantise(message.arrays, self.averaging.format, self.spec.size)
         facts = {name: number(message.meta, name) for name in ("base", "steps", "episodes", "round_trip")}
         recent = message.meta.get("recent")
@@ -358,6 +360,6 @@ class Parent:
         self, connection: ServerConnection, name: str, why: str, again: bool = False
     ) -> None:
         """`again`: it may come back."""
-        why = why[:LONGEST]  # which may repeat what it said itself
+        why = one_line(why)[:LONGEST]  # which may repeat what it said itself
         self.said(f"{name} was disconnected: {why}")
         await refuse(connection, why, again)

@@ -115,7 +115,7 @@ def number(meta: Mapping[str, Any], name: str, least: float = 0.0) -> float:
     """A finite one."""
     found = meta.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found < MOST:
-        raise WireError(f"a message whose {name} is {found!r}")
+        raise WireError(f"a message whose {name} is {found!r:.60}")
     return float(found)
 
 
@@ -135,7 +135,7 @@ def received(raw: Any, *kinds: str) -> wire.Message:
         raise WireError("a compressed message, which may be larger than it looks")
     message = wire.decode(raw)
     if message.kind not in kinds:
-        raise WireError(f"a message of kind {message.kind!r} where {' or '.join(kinds)} was expected")
+        raise WireError(f"a message of kind {message.kind!r:.60} where {' or '.join(kinds)} was expected")
     return message
 
 

@@ -1,0 +1,148 @@
+"""What a child gives to its parent, whatever that asks for: counted before anything is made."""
+
+import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from manyhands import wire
+from manyhands.algos.configs import CloneConfig, DqnConfig, HogwildConfig
+from manyhands.algos.replay import row_shape, slots
+from manyhands.algos.room import BESIDES, free_memory
+from manyhands.checks import require
+from manyhands.collect.hogwild import SharedMemory
+from manyhands.config import Config
+from manyhands.errors import RunError
+from manyhands.experience import Layout
+from manyhands.plan import COPIES_OF_BATCHES, COPIES_OF_WEIGHTS, Plan
+
+MB = 10**6
+SHARE = 0.5
+"""Of the free memory, what a child takes by default."""
+MAX_MESSAGE_MB = 64
+MAX_ENVS = 1024
+COPIES_OF_DRAWS = 3
+"""Of a batch that is drawn from a replay memory: observations, what follows them, and the network's own."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The options of a child that its parent cannot change."""
+
+    memory: int
+    """Bytes for weights, batches and a replay memory together, and for what any of its processes holds."""
+    message: int = MAX_MESSAGE_MB * MB
+    """Bytes of one message."""
+    envs: int = MAX_ENVS
+    """Environments that it plays at once."""
+
+    @classmethod
+    def of(cls, max_memory: int | None, max_message: int, max_envs: int) -> "Limits":
+        """From what was given in MB; without `max_memory` a share of what is free."""
+        largest = wire.MAX_MESSAGE // MB
+        require(max_memory is None or max_memory >= 1, "--max-memory", max_memory, "1 (MB) or more")
+        allowed = f"between 1 and {largest} (MB)"
+        require(1 <= max_message <= largest, "--max-message", max_message, allowed)
+        require(max_envs >= 1, "--max-envs", max_envs, "1 or more")
+        memory = int(SHARE * free_memory()) if max_memory is None else max_memory * MB
+        return cls(memory, max_message * MB, max_envs)
+
+    def check_settings(self, config: Config, parent: str) -> None:
+        """Refuses settings that would open too many environments, or a window, on this machine."""
+        lanes = config.collect.shards * config.collect.lanes
+        if lanes > self.envs:
+            raise RunError(
+                f"the parent at {parent} asks for {lanes:,} environments (collect.shards x collect.lanes), "
+                f"this child plays {self.envs:,} at the most; raise it with --max-envs"
+            )
+        if config.env.kwargs.get("render_mode") == "human":
+            raise RunError(
+                f"the parent at {parent} asks for a window (env.kwargs.render_mode), which is refused"
+            )
+
+    def check_memory(self, planned: Plan, parent: str) -> None:
+        """Refuses a plan that would take more memory than allowed, with what would take the most of it."""
+        parts = memory_parts(planned)
+        wanted = sum(parts.values())
+        if wanted > self.memory:
+            most = max(parts, key=lambda name: parts[name])
+            given = f"this child gives {self.memory / MB:,.0f} MB; raise it with --max-memory"
+            raise RunError(
+                f"the parent at {parent} asks for {wanted / MB:,.0f} MB of memory, of which "
+                f"{parts[most] / MB:,.0f} are for {most}; {given}"
+            )
+
+
+def memory_parts(planned: Plan) -> dict[str, int]:
+    """Bytes that a run will take, by what they are for and the settings that decide about them.
+
+    A replay memory on disk counts as well: the disk is this machine's, too.
+    """
+    config, task = planned.config, planned.task
+    algo, layout, shards = config.algo, task.layout, config.collect.shards
+    row = math.prod(layout.obs_shape) * np.dtype(layout.obs_dtype).itemsize
+    drawn = 4 * math.prod(layout.obs_shape) * COPIES_OF_DRAWS
+    weights = 4 * planned.spec.size * (COPIES_OF_WEIGHTS + max(1, config.run.workers))
+    parts = {"the network (net.hidden)": weights}
+    if isinstance(algo, HogwildConfig):
+        parts["what its cores share (net.hidden, algo.memory)"] = SharedMemory.size(task)
+        parts["batches (algo.batch)"] = shards * algo.batch * drawn
+        return parts
+    parts["batches (collect.steps, collect.lanes)"] = shards * layout.dense_nbytes * COPIES_OF_BATCHES
+    if isinstance(algo, DqnConfig):
+        parts["a replay memory (algo.memory)"] = _replay_bytes(algo, layout, shards)
+        parts["draws from it (algo.batch)"] = algo.batch * drawn
+    elif isinstance(algo, CloneConfig):
+        parts["episodes to imitate (algo.memory)"] = algo.memory * (row + BESIDES)
+    return parts
+
+
+def _replay_bytes(algo: DqnConfig, layout: Layout, shards: int) -> int:
+    rows = shards * layout.lanes * slots(layout, shards, algo.memory, algo.n_step)
+    return rows * (math.prod(row_shape(layout)) * np.dtype(layout.obs_dtype).itemsize + BESIDES)
+
+
+@contextmanager
+def confined(memory: int) -> Iterator[None]:
+    """Lets this process, and each that it starts, take `memory` bytes more than it has now, and not more.
+
+    For what cannot be counted beforehand, such as an environment that is made with absurd arguments. Where
+    the system does not hold processes to that limit, which Linux does, nothing happens.
+    """
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = _data_held() + memory
+    soft, hard = (math.inf if limit == resource.RLIM_INFINITY else limit for limit in before)
+    if wanted < min(soft, hard):
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_DATA, (wanted, before[1]))
+    try:
+        yield
+    except (MemoryError, OSError, ImportError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        raise RunError(
+            f"the parent's task takes more memory than this child gives, {memory / MB:,.0f} MB; "
+            "raise it with --max-memory"
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """In the many ways in which Python, the loader of libraries, and torch say so."""
+    said = str(error)
+    return isinstance(error, MemoryError) or any(
+        words in said for words in ("allocate memory", "failed to map")
+    )
+
+
+def _data_held() -> int:
+    """Bytes that count for the limit already."""
+    with suppress(OSError, ValueError, IndexError):
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+        return pages * resource.getpagesize()
+    return 0
