@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -227,3 +229,38 @@ class Unmakeable(Chain):
 
     def __init__(self) -> None:
         ctypes.string_at(0)
+
+
+class Lingering(Chain):
+    """A chain that does not end well: `how`. It forks once in a process, and its children never."""
+
+    forked = False
+
+    def __init__(self, how: str = "") -> None:
+        super().__init__()
+        self.how = how
+        if how == "thread":
+            threading.Thread(target=time.sleep, args=(3600,)).start()
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self.how.startswith("fork") and self.time == 3 and not Lingering.forked:
+            Lingering.forked = True
+            match self.how if os.fork() == 0 else "":
+                case "fork-raises":
+                    raise RuntimeError("in the child")
+                case "fork-exits":
+                    sys.exit(3)
+                case "fork-works":
+                    os._exit(0)
+        return super().step(action)
+
+    def close(self) -> None:
+        match self.how:
+            case "close-raises":
+                raise RuntimeError("cannot be closed\nat all")
+            case "close-exits":
+                sys.exit(3)
+            case "close-hangs":
+                time.sleep(3600)
+            case "close-waits":  # in code that is not Python
+                ctypes.CDLL(None).pause()

@@ -57,7 +57,7 @@ def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None =
     try:
         return from_checkpoint(checkpoint, env, config.id)
     finally:
-        env.close()
+        envs.close(env)
 
 
 def from_checkpoint(checkpoint: Checkpoint, env: envs.Env, name: str) -> Agent:
@@ -103,4 +103,4 @@ def goal(run: Run, callable_env: envs.MakeEnv | None = None) -> float | None:
     try:
         return envs.describe(env).threshold
     finally:
-        env.close()
+        envs.close(env)

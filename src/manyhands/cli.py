@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from manyhands import __version__
 from manyhands.averaging.options import add_child, add_parent
 from manyhands.errors import ManyhandsError, UsageError
+from manyhands.exits import run_and_end
 from manyhands.options import Parser, add_allow_env, add_debug, add_quiet, add_run, whole
 
 EXAMPLES = """\
@@ -34,6 +35,7 @@ BENCHES = (
     "solve",
     "solved",
     "soak",
+    "fuzz",
     "speed",
     "memory",
     "startup",
@@ -194,8 +196,14 @@ def _add_broker(commands: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command; a wrong call ends with 2, a failed one with 1, always in one line unless --debug."""
-    given = sys.argv[1:] if arguments is None else arguments
+    """Runs a command; without `arguments`, the one that this process was started with, which then ends."""
+    if arguments is None:
+        run_and_end(lambda: _run(sys.argv[1:]))
+    _run(arguments)
+
+
+def _run(given: list[str]) -> None:
+    """A wrong call ends with 2, a failed one with 1, always in one line unless --debug."""
     sys.path.insert(0, os.getcwd())  # for module:callable, as `python -m` would do
     try:
         if given[:1] == ["lto"]:  # its options and verbs are its own

@@ -46,7 +46,7 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
     try:
         found = envs.describe(env)
     finally:
-        env.close()
+        envs.close(env)
     spaces = replace(found, action=_way_to_act(config, found.action))
     solved_at = config.run.solved_at if config.run.solved_at is not None else spaces.threshold
     layout = Layout(

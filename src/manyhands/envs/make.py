@@ -21,9 +21,11 @@ from manyhands.envs import (
     atari,
     lto,  # noqa: F401 (registers its environment)
 )
+from manyhands.envs.closing import Closer
 from manyhands.envs.importing import imported
 from manyhands.errors import EnvError, ManyhandsError, UsageError, near, needs
 from manyhands.experience import Array
+from manyhands.forks import keep_children_out
 from manyhands.policy import ActionSpec
 
 Env = gymnasium.Env[Any, Any]
@@ -32,10 +34,13 @@ MakeEnv = Callable[..., Env]
 MINATAR = "MinAtar/"
 SMALLEST_IMAGE = 3
 """Sides of a three-dimensional observation from which on it counts as an image."""
+CLOSER = Closer()
+"""Remembers which kinds of environments cannot be closed."""
 
 
 def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -> Env:
     """The environment that `config` names, or the one that `callable_env` makes."""
+    keep_children_out()
     arguments = {**config.kwargs, **extra}
     if callable_env is None and config.family == "Atari":
         return atari.make(config.id, arguments)
@@ -115,9 +120,8 @@ def start(playing: list[Env], actions: list[Any]) -> None:
 
 
 def close(env: Env) -> None:
-    """Of one that nobody plays any more, so what goes wrong with it now is nobody's concern."""
-    with suppress(Exception):
-        env.close()
+    """Closes one that nobody plays any more; what goes wrong with it is said, and no more."""
+    CLOSER.close(type(env.unwrapped), env.close)
 
 
 def _spec(env_id: str) -> str | EnvSpec:

@@ -12,8 +12,9 @@ from manyhands.channels.amqp_link import Address
 from manyhands.channels.amqp_worker import Hand
 from manyhands.collect.signs import BYTES
 from manyhands.errors import ManyhandsError
+from manyhands.exits import run_and_end
 from manyhands.limits import OwnLimits
-from manyhands.roles.worker import NICENESS, die_with_parent
+from manyhands.roles.worker import END_GRACE, NICENESS, die_with_parent
 from manyhands.texts import one_line
 
 
@@ -76,4 +77,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_and_end(lambda: main(sys.argv[1:]), END_GRACE)

@@ -10,11 +10,15 @@ from manyhands.channels.base import Counter, WorkerChannel
 from manyhands.channels.processes import FAILED, WorkerSide
 from manyhands.collect.collector import Collector
 from manyhands.errors import ManyhandsError
+from manyhands.exits import run_and_end
 from manyhands.orders import Notice, Order, Trial
 
 NICENESS = 10
 """Workers give way to the learner. It is one process and they are many, so on a full machine it would get the
 smallest share and they would wait for it: CartPole-v1, 2 workers on 2 cores, trains 1.25 times as fast."""
+
+END_GRACE = 1.0
+"""Seconds that threads of environments have at the end; whoever started this process waits little longer."""
 
 
 def work(channel: WorkerChannel, collector: Collector) -> None:
@@ -73,4 +77,4 @@ def die_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_and_end(lambda: main(sys.argv[1:]), END_GRACE)

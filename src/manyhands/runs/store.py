@@ -94,7 +94,10 @@ class Run:
             for place in ("checkpoints", "memory"):
                 for leftover in (self.path / place).glob(".*"):
                     leftover.unlink()  # half a file of a process that was killed
-            yield
+            try:
+                yield
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)  # not by closing: a process that was forked holds it, too
 
     def in_use(self) -> bool:
         """Whether a process is training in it now."""

@@ -58,7 +58,7 @@ def record(
         with _film(out, fps) as write:
             return _play(env, run.config().env.id, checkpoint, episodes, seed, write)
     finally:
-        env.close()
+        envs.close(env)
 
 
 def _make(run: Run, callable_env: envs.MakeEnv | None) -> envs.Env:
@@ -77,7 +77,7 @@ def _make(run: Run, callable_env: envs.MakeEnv | None) -> envs.Env:
         raise
     modes = env.metadata.get("render_modes") or []
     if env.render_mode != "rgb_array" or "rgb_array" not in modes:
-        env.close()
+        envs.close(env)
         raise UsageError(f"{refusal} (its render modes: {', '.join(map(str, modes)) or 'none'})")
     return env
 
