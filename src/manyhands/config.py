@@ -196,6 +196,8 @@ class Config:
 
 def check_sections(plain: Mapping[str, Any]) -> None:
     """Refuses sections that do not exist or hold no settings."""
+    if not isinstance(plain, Mapping):
+        raise UsageError(f"settings must be sections such as env, algo, run, not {plain!r:.60}")
     sections = {f.name for f in dataclasses.fields(Config)}
     for name, section in plain.items():
         if name not in sections:

@@ -33,9 +33,10 @@ class Hogwild:
 
     @property
     def config(self) -> HogwildConfig:
-        config = ALGORITHMS[self.algo](**self.settings)
-        assert isinstance(config, HogwildConfig)
-        return config
+        kind = ALGORITHMS.get(self.algo)
+        if kind is None or not issubclass(kind, HogwildConfig) or not 0 < self.cores <= MAX_SIDE:
+            raise ValueError(f"{self.cores!r:.60} cores that learn by {self.algo!r:.60}")
+        return decoding.decode(kind, self.settings, "the algorithm's settings")
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class Task:
             raise ValueError(f"{self.random_lanes!r:.60} random lanes of {layout.lanes}")
         if self.spec.input_shape != layout.obs_shape:
             raise ValueError("a network for other observations")
+        if self.hogwild is not None:
+            _ = self.hogwild.config  # raises where there is none
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,10 @@ class Order:
     def from_message(cls, message: wire.Message) -> "Order":
         plain = {name: fact for name, fact in message.meta.items() if name != "shards"}
         head = decoding.decode(_OrderHead, plain, "an order")
-        if head.shard < 0 or head.sequence < 0 or head.version < NEWEST:
+        if not (0 <= head.shard <= MAX_SIDE and 0 <= head.sequence < wire.MAX_COUNT):
             raise WireError(f"an order for rollout {head.sequence} of shard {head.shard}")
+        if not NEWEST <= head.version < wire.MAX_COUNT:
+            raise WireError(f"an order for version {head.version}")
         start = None
         if "shards" in message.meta:
             start = wire.unpack_states(message.meta, message.arrays).get(head.shard)
@@ -173,7 +178,8 @@ class Trial:
     @classmethod
     def from_message(cls, message: wire.Message) -> "Trial":
         trial = decoding.decode(cls, message.meta, "a part of a test")
-        if trial.part < 0 or not 0 < trial.count <= MAX_EPISODES or trial.first < 0 or trial.seed < 0:
+        counted = 0 < trial.count <= MAX_EPISODES and 0 <= trial.first < wire.MAX_COUNT
+        if not counted or trial.part < 0 or trial.seed < 0:
             raise WireError(f"a part of a test with {trial.count} episodes from {trial.first} on")
         return trial
 

@@ -31,6 +31,8 @@ MAX_ARRAYS = 256
 MAX_DIMENSIONS = 8
 MAX_META_DEPTH = 8
 MAX_SKIPPED = 10_000
+MAX_COUNT = 2**62
+"""Of whatever is counted: an int64 holds the next number as well."""
 DTYPES = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
 PREFIX = struct.Struct("<3sBII")
 TRAJECTORY_HEADROOM = 64 * 1024
@@ -314,13 +316,13 @@ def _lane_row(episode: Any, count: Any, lost: Any, skip: Any = ()) -> _LaneRow:
 
 
 def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise WireError(f"{value!r:.60} is not a whole number of 0 or more")
+    if type(value) is not int or not 0 <= value < MAX_COUNT:
+        raise WireError(f"{value!r:.60} is not a whole number from 0 to 2^62")
     return value
 
 
 def _integer(meta: Mapping[str, Any], name: str) -> int:
-    value = meta.get(name)
-    if type(value) is not int:
-        raise WireError(f"{name} is {value!r}, not a whole number")
-    return value
+    try:
+        return _whole(meta.get(name))
+    except WireError as error:
+        raise WireError(f"{name}: {error}") from error

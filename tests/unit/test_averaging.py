@@ -87,6 +87,8 @@ def test_other_arrays_are_refused(how: Format) -> None:
             dequantise({"values": good["values"]}, how, 5)
         with pytest.raises(WireError, match="finite"):
             dequantise({**good, "scales": np.full(1, np.nan, np.float32)}, how, 5)
+        with pytest.raises(WireError, match="finite"):  # 0 times infinity, without a warning
+            dequantise({"values": np.zeros(5, np.int8), "scales": np.full(1, np.inf, np.float32)}, how, 5)
     else:
         with pytest.raises(WireError, match="finite"):
             dequantise({"values": np.full(5, np.nan, good["values"].dtype)}, how, 5)

@@ -303,7 +303,7 @@ def test_a_wrong_kind_and_a_wrong_schema_are_refused_by_name() -> None:
 SPEC = small_spec()
 
 
-@given(st.integers(0, 2**63 - 1), st.integers(0, 2**32))
+@given(st.integers(0, wire.MAX_COUNT - 1), st.integers(0, 2**32))
 def test_weights_come_back_as_they_were_sent(version: int, seed: int) -> None:
     weights = Weights(version, random_vector(SPEC, seed), SPEC.schema)
     back = wire.decode_weights(wire.encode_weights(weights), SPEC)
@@ -422,6 +422,13 @@ def test_wrong_trajectories_are_refused(what: str) -> None:
     wire.decode_trajectory(wire.encode_trajectory(GOOD, "schema"), LAYOUT, "schema")
     with pytest.raises(WireError):
         wire.decode_trajectory(wire.encode_trajectory(BAD_TRAJECTORIES[what], "schema"), LAYOUT, "schema")
+
+
+@pytest.mark.parametrize("name", ["shard", "sequence", "version"])
+def test_a_trajectory_that_nobody_could_count_on_from_is_refused(name: str) -> None:
+    endless = replace(GOOD, **{name: 2**64 - 1})
+    with pytest.raises(WireError, match=name):
+        wire.decode_trajectory(wire.encode_trajectory(endless, "schema"), LAYOUT, "schema")
 
 
 def test_a_trajectory_of_another_network_is_refused() -> None:
@@ -734,7 +741,16 @@ def test_wrong_tasks_are_refused(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"shard": float("inf")}, {"version": None}, {"sequence": "x"}, {"shards": 3}]
+    "change",
+    [
+        {"shard": float("inf")},
+        {"version": None},
+        {"sequence": "x"},
+        {"shards": 3},
+        {"shard": 2**63},
+        {"sequence": 2**63},
+        {"version": 2**63},
+    ],
 )
 def test_wrong_orders_are_refused(change: dict[str, Any]) -> None:
     message = ORDER.to_message()

@@ -100,7 +100,7 @@ def dequantise(arrays: Mapping[str, Array], how: Format, size: int) -> Float32:
         scales = arrays.get("scales")
         if scales is None or scales.dtype != np.float32 or scales.shape != (-(-size // BLOCK),):
             raise WireError("int8 weights without the scales of their blocks")
-        with np.errstate(over="ignore"):  # found below
+        with np.errstate(over="ignore", invalid="ignore"):  # found below
             result *= np.repeat(scales, BLOCK)[:size]
     if not np.isfinite(result).all():
         raise WireError("weights that are not finite")

@@ -483,10 +483,10 @@ class AmqpChannel:
         now = time.monotonic()
         return [
             WorkerStatus(
-                hand.report.worker,
+                one_line(hand.report.worker, LABEL),
                 now - hand.heard,
                 bool(hand.orders),
-                hand.report.host,
+                one_line(hand.report.host, LABEL),
                 hand.speed,
                 hand.report.version,
             )
