@@ -44,12 +44,12 @@ class Outcome:
     steps: int
     said_solved: bool
     said_mean: float
-    mean: float
-    sd: float
+    mean: float | None  # None where it was not judged
+    sd: float | None
 
     @property
     def false(self) -> bool:
-        return self.said_solved and self.mean < self.goal
+        return self.said_solved and self.mean is not None and self.mean < self.goal
 
 
 def main(arguments: list[str]) -> None:
@@ -76,10 +76,10 @@ def main(arguments: list[str]) -> None:
                 outcome = _train(version, source, env, seed, options.episodes, options.timeout)
                 outcomes.append(outcome)
                 _keep(options.log, outcome)
+                judged = "" if outcome.mean is None else f", {options.episodes} episodes {outcome.mean:.1f}"
                 print(
                     f"{version} {env} seed {seed}: {outcome.wall:.1f} s, {outcome.steps:,} steps, said "
-                    f"{outcome.said_mean:.1f}, {options.episodes} episodes {outcome.mean:.1f}"
-                    f"{', NOT solved' if outcome.false else ''}",
+                    f"{outcome.said_mean:.1f}{judged}{', NOT solved' if outcome.false else ''}",
                     flush=True,
                 )
     _report(outcomes, options.episodes, arguments).save(options.out, _picture(outcomes))
@@ -120,7 +120,7 @@ def _train(version: str, source: Path | None, env: str, seed: int, episodes: int
             raise RunError(f"{shlex.join(command)} failed: {last_line(done.stderr)}")
         run = Run(path)
         status = run.status()
-        mean, sd = _judge(path, seed, episodes, timeout) if version == NEW else (math.nan, math.nan)
+        mean, sd = _judge(path, seed, episodes, timeout) if version == NEW else (None, None)
         return Outcome(
             version=version,
             env=env,
@@ -164,14 +164,16 @@ def _report(outcomes: Sequence[Outcome], episodes: int, arguments: list[str]) ->
             if not group:
                 continue
             said = [each for each in group if each.said_solved]
+            means = [each.mean for each in group if each.mean is not None]
+            claimed = [each.mean for each in said if each.mean is not None]
             rows.append(
                 (
                     env,
                     version,
                     f"{len(said)} of {len(group)}",
-                    str(sum(each.false for each in group)) if version == NEW else "-",
-                    f"{min(each.mean for each in said):.1f}" if said and version == NEW else "-",
-                    f"{statistics.median(each.mean for each in group):.1f}" if version == NEW else "-",
+                    str(sum(each.false for each in group)) if means else "-",
+                    f"{min(claimed):.1f}" if claimed else "-",
+                    f"{statistics.median(means):.1f}" if means else "-",
                     f"{statistics.median(each.steps for each in group):,.0f}",
                     f"{statistics.median(each.wall for each in group):.1f} s",
                     f"{max(each.wall for each in group):.1f} s",
@@ -221,16 +223,15 @@ def _picture(outcomes: Sequence[Outcome]) -> Figure:
         group = _group(outcomes, NEW, env)
         colours = [RED if each.false else GREEN for each in group]
         places = [(each.seed * 7) % 11 / 10 for each in group]
-        left.scatter([each.mean for each in group], places, color=colours, s=28, edgecolors="white")
+        left.scatter([each.mean or 0.0 for each in group], places, color=colours, s=28, edgecolors="white")
         left.axvline(group[0].goal, color="#555555", linestyle="--")
         left.set_yticks([])
         left.set_title(f"{env}: what the agents are worth", loc="left")
         left.set_xlabel("mean return over fresh episodes (dashed: goal; red: said solved, is not)")
-        walls = [[each.wall for each in _group(outcomes, version, env)] for version in (OLD, NEW)]
-        right.boxplot([wall for wall in walls if wall], orientation="horizontal", widths=0.6)
-        right.set_yticks(
-            [1, 2][: sum(map(bool, walls))], [v for v, wall in zip((OLD, NEW), walls, strict=True) if wall]
-        )
+        walls = {version: [each.wall for each in _group(outcomes, version, env)] for version in (OLD, NEW)}
+        measured = [version for version in walls if walls[version]]
+        right.boxplot([walls[version] for version in measured], orientation="horizontal", widths=0.6)
+        right.set_yticks(range(1, len(measured) + 1), measured)
         right.set_title("wall clock until it says so", loc="left")
         right.set_xlabel("seconds")
         tidy(left)
