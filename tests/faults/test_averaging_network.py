@@ -210,13 +210,24 @@ def test_what_a_killed_process_left_goes_with_the_next_of_its_kind(
     left.mkdir()
     (left / ".lock").touch()
     with temporary("child") as mine:
-        assert left.exists()  # it may be about to be locked
-        for place in (left, mine):
-            os.utime(place, (0, 0))
+        assert not left.exists()
         with temporary("child"):
-            assert not left.exists()
             assert mine.exists()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_process_leaves_no_temporary_directory(tmp_path: Path) -> None:
+    code = "from manyhands.runs.temporary import temporary\nwith temporary('child') as place:\n"
+    code += "    (place / 'file').touch(); print(place, flush=True); import time; time.sleep(60)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        place = Path(process.stdout.readline().strip())
+        assert (place / "file").exists()
+        process.kill()
+    wait_for(lambda: not list(tmp_path.iterdir()))
 
 
 def test_a_killed_parent_is_resumed_and_its_children_come_back(network: Network) -> None:

@@ -114,6 +114,30 @@ def test_a_hand_that_is_killed_is_replaced_and_changes_no_bit(tmp_path: Path) ->
     balanced(view.counts)
 
 
+def test_a_hand_that_falls_silent_is_given_up_and_comes_back(tmp_path: Path) -> None:
+    """As when a laptop sleeps: its connection is still there, and the broker notices nothing."""
+    with Workers(broker().url, 2) as workers:
+        asleep: list[int] = []
+
+        def fall_asleep() -> None:
+            asleep.append(workers.hands()[0])
+            os.kill(asleep[0], signal.SIGSTOP)
+
+        def finished(view: Watcher) -> bool:
+            return any("it said nothing for" in line for line in view.lines)
+
+        view = Watcher(1000, fall_asleep)
+        waker = threading.Thread(
+            target=lambda: (wait_for(lambda: finished(view)), os.kill(asleep[0], signal.SIGCONT))
+        )
+        waker.start()
+        blameless = config(run={"max_faults": 0})
+        disturbed = train(blameless, directory=tmp_path / "asleep", view=view, channel=broker().url)
+        waker.join()
+    assert digest(disturbed) == undisturbed()
+    balanced(view.counts)
+
+
 def test_all_workers_die_and_others_take_over_without_changing_a_bit(tmp_path: Path) -> None:
     with ExitStack() as crews:
         first = crews.enter_context(Workers(broker().url, 2))

@@ -20,7 +20,7 @@ from manyhands.errors import RunError, UsageError
 from manyhands.runs.plots import BLUE, GREY, RED, new_figure, tidy
 
 PARTS: dict[str, type[Part]] = {"broker": BrokerPart, "parent": ParentPart}
-SHORTEST_PAUSE, LONGEST_PAUSE = 2.0, 6.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 3.0, 8.0
 """Seconds between two accidents."""
 LEAST_THROUGHPUT = 0.6
 MOST_GROWTH = 0.15

@@ -185,7 +185,7 @@ class BrokerPart(Part):
     hosts = 3
     settings = (
         "run.max_faults=1000000",
-        "run.checkpoint_every=5",
+        "run.checkpoint_every=2",
         "collect.shards=6",
         "run.test_every=1000000000",
     )

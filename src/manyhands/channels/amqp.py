@@ -56,9 +56,14 @@ from manyhands.texts import lines, one_line
 POLL = 0.2
 VERSIONS = 3
 """Versions of the weights that a hand gets when it joins."""
-PROBE_INTERVAL = 1.0
-"""Seconds between two knocks at every inbox. The broker removes an inbox with its connection, so a hand that
-dies is missed within this time, whatever the clocks say."""
+PROBE_INTERVAL, EAGER_INTERVAL = 1.0, 0.25
+"""Seconds between two probes of every inbox, and while nothing arrives. The broker removes an inbox with its
+connection, so a hand that dies is missed within this time, whatever the clocks say."""
+STARVING = 0.5
+"""Seconds of waiting for data after which inboxes are probed eagerly and silent hands are given up."""
+SILENCE = 2.0
+"""Seconds without a report, of which there is one a second, that count as silent. Twice as many for a hand
+that was given up and came back: a step of its environment may let no other thread run."""
 GRACE = 0.5
 """Seconds after a failed knock in which the hand's supervisor may still say how it died."""
 PATIENCE = 10.0
@@ -125,6 +130,8 @@ class AmqpChannel:
         self.queue_depth = 0
         self.probed = self.reminded = time.monotonic()
         self.foreign_told = -math.inf
+        self.starved = 0.0  # seconds of waiting since data arrived
+        self.patience: dict[str, float] = {}  # inbox of a hand that was silent: for how long it may be
         self.finished = False
         self.settings = config.to_plain()
         self.limits = Limits(config.run.hang_timeout, config.run.worker_memory)
@@ -272,21 +279,41 @@ class AmqpChannel:
         deadline = time.monotonic() + timeout
         while not self.events:
             self._look_after_hands()
-            left = deadline - time.monotonic()
+            began = time.monotonic()
             try:
-                arrival = self.arrivals.get(timeout=max(0.0, min(left, POLL)))
+                arrival = self.arrivals.get(timeout=max(0.0, min(deadline - began, POLL)))
             except Empty:
-                if left <= 0:
-                    return None
-                continue
-            self._handle(arrival)
+                arrival = None
+            # No more than was meant to be waited: this process may have been stopped meanwhile.
+            self.starved += min(POLL, time.monotonic() - began)
+            if arrival is not None:
+                self._handle(arrival)
+            elif time.monotonic() >= deadline:
+                return None
         return self.events.popleft()
+
+    def _give_up_silent_hands(self, now: float) -> None:
+        """Lets others play what a hand has that says nothing, while everybody waits for it.
+
+        Its machine sleeps, or its network is cut: the broker would notice after twenty seconds. It joins
+        again when it is back. Where all are silent, it is this executor that hears nothing.
+        """
+        usable = self.hands.usable()
+        silent = [h for h in usable if h.orders and now - h.heard > self.patience.get(h.name, SILENCE)]
+        if len(silent) == len(usable):
+            return
+        for hand in silent:
+            if len(self.patience) < MOST_HANDS:
+                self.patience[hand.name] = 2 * self.patience.get(hand.name, SILENCE)
+            self._lose(hand.name, f"it said nothing for {now - hand.heard:.1f} s", None, fault=False)
 
     def _handle(self, arrival: Any) -> None:
         match arrival:
             case ("data", Trajectory() as trajectory, message, generation):
+                self.starved = 0.0
                 self._accept(trajectory, message, generation)
             case ("verdict", order, verdict):
+                self.starved = 0.0
                 if self.hands.close(order) is not None:
                     self.events.append(verdict)
             case ("join", report, _):
@@ -451,9 +478,12 @@ class AmqpChannel:
             if hand.missed and now - hand.missed > GRACE:
                 # No fault of an environment: its supervisor would have told. A power cut takes many at once.
                 self._lose(hand.name, "its connection to the broker ended", None, fault=False)
-        if now - self.probed < PROBE_INTERVAL:
+        starving = self.starved >= STARVING and self.link.up.is_set()
+        if now - self.probed < (EAGER_INTERVAL if starving else PROBE_INTERVAL):
             return
         self.probed = now
+        if starving:
+            self._give_up_silent_hands(now)
         self._balance()
         for shard, name in self.hands.unanswered_moves():
             self._ask_to_release(shard, name)

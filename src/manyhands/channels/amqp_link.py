@@ -27,7 +27,7 @@ from manyhands.errors import RunError, UsageError
 HEARTBEAT = 10
 """Seconds; the broker gives a silent connection up after about two of them."""
 CONNECT_TIMEOUT = 10.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two attempts to connect again, doubling."""
 CLOSE_TIMEOUT = 3.0
 DEEPEST = 10

@@ -1,35 +1,62 @@
-"""Temporary directories that are tidied up even after a kill -9: by whoever makes the next one."""
+"""Temporary directories that do not outlive their process, even when it is ended by kill -9."""
 
+import os
 import shutil
+import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from manyhands.runs.store import try_lock
 
 LOCK = ".lock"
-YOUNG = 60.0
-"""Seconds in which a directory may not be locked yet."""
+REMOVE = 'cat > /dev/null; rm -rf -- "$0"'
+"""For a shell: waits until nobody holds the other end of its input any more."""
 
 
 @contextmanager
 def temporary(kind: str) -> Iterator[Path]:
-    """A directory for as long as this process needs it; those of the same kind whose process is dead go."""
+    """A directory for as long as this process needs it.
+
+    A small process beside this one waits for its end and removes the directory. Where that one was killed as
+    well, whoever makes the next directory of the same kind does.
+    """
     prefix = f"manyhands-{kind}-"
-    for place in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    home = Path(tempfile.gettempdir())
+    for place in home.glob(f"{prefix}*"):
         if _abandoned(place):
             shutil.rmtree(place, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=prefix) as made, (Path(made) / LOCK).open("a") as file:
+    made = Path(tempfile.mkdtemp(prefix=f".{prefix}"))
+    with (made / LOCK).open("a") as file:
         try_lock(file)
-        yield Path(made)
+        # Found by its name only once it is locked, so that nobody takes it for abandoned.
+        place = made.rename(home / made.name.removeprefix("."))
+        remover = _remover(place)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+            if remover is not None and remover.stdin is not None:
+                with suppress(OSError):
+                    remover.stdin.close()
+                remover.wait()
+
+
+def _remover(place: Path) -> subprocess.Popen[bytes] | None:
+    if os.name != "posix":
+        return None
+    return subprocess.Popen(
+        ["/bin/sh", "-c", REMOVE, str(place)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _abandoned(place: Path) -> bool:
     try:
-        if time.time() - place.stat().st_mtime < YOUNG:
-            return False
         with (place / LOCK).open("r+") as file:
             return try_lock(file)
     except OSError:  # somebody else's, or no longer there
