@@ -35,6 +35,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+def hears_hangups() -> None:
+    """In a process that is to be started: as in a terminal, though the tests may run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Workers:
     """A worker daemon, `manyhands worker`, as a process of its own."""
 
@@ -43,7 +48,7 @@ class Workers:
         for pattern in patterns:
             command += ["--allow-env", pattern]
         environment = {**os.environ, "PYTHONPATH": str(TESTS), "MANYHANDS_CHANNEL": url}
-        self.process = subprocess.Popen(command, env=environment, process_group=0)
+        self.process = subprocess.Popen(command, env=environment, process_group=0, preexec_fn=hears_hangups)
 
     def hands(self) -> list[int]:
         """The processes that play."""

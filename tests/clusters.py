@@ -1,14 +1,14 @@
 """A real Ray cluster for the tests of a session: one node, started once."""
 
 import atexit
+from contextlib import ExitStack
 from functools import cache
-
-import ray
 
 from manyhands.channels import ray as ray_channel
 
 
 @cache
 def cluster() -> None:
-    ray_channel._connect("ray", workers=4, cpus=1.0)
-    atexit.register(ray.shutdown)
+    held = ExitStack()
+    ray_channel.connect("ray", 4, 1.0, held)
+    atexit.register(held.close)

@@ -204,7 +204,10 @@ class Target(gymnasium.Env[Any, Any]):
 
 
 class Fatal(Chain):
-    """Brings its process down in the second step of every episode whose seed is a multiple of `every`."""
+    """Brings its process down in every episode whose seed is a multiple of `every`, at its second step.
+
+    `how` it does so; "reset" is when the episode begins.
+    """
 
     def __init__(self, how: str = "segfault", every: int = 12) -> None:
         super().__init__()
@@ -212,6 +215,8 @@ class Fatal(Chain):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         self.doomed = seed is not None and seed % self.every == 0
+        if self.doomed and self.how == "reset":
+            ctypes.string_at(0)
         return super().reset(seed=seed)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -221,6 +226,10 @@ class Fatal(Chain):
                     ctypes.string_at(0)
                 case "hang":
                     time.sleep(3600)
+                case "exit":
+                    os._exit(3)
+                case "leave":
+                    sys.exit(3)
         return super().step(action)
 
 

@@ -11,6 +11,10 @@ from manyhands.averaging.options import add_child, add_parent
 from manyhands.errors import ManyhandsError, UsageError
 from manyhands.exits import run_and_end
 from manyhands.options import Parser, add_allow_env, add_debug, add_quiet, add_run, whole
+from manyhands.texts import one_line
+
+LONGEST_ERROR = 2000
+"""Characters."""
 
 EXAMPLES = """\
 examples:
@@ -36,6 +40,7 @@ BENCHES = (
     "solved",
     "soak",
     "fuzz",
+    "neighbour",
     "speed",
     "memory",
     "startup",
@@ -112,6 +117,7 @@ def _add_train(commands: Any) -> None:
         "--executors", type=int, default=1, help="learners that share a broker's data, of --steps each"
     )
     train.add_argument("--join", metavar="RUN", help="be one more executor of a run at the broker")
+    add_allow_env(train)
     train.add_argument("--steps", type=whole, help="stop after this many environment steps at the latest")
     train.add_argument("--until", help="solved (default) or steps")
     train.add_argument("--seed", type=int, help="same seed, same result (default: 0)")
@@ -247,7 +253,7 @@ def _nobody_reads() -> bool:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    print(f"manyhands: {' '.join(message.split())}", file=sys.stderr)
+    print(f"manyhands: {one_line(' '.join(message.split()), LONGEST_ERROR)}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from manyhands.cli import BENCHES
-from manyhands.errors import RunError, UsageError, near, needs
+from manyhands.errors import ManyhandsError, RunError, UsageError, near, needs
 from manyhands.runs import store
 from manyhands.settings import parse_override, read_yaml, resolve
+from manyhands.texts import one_line
 
 WIDE = 200
 """Columns of a table that does not go to a terminal."""
@@ -55,8 +56,11 @@ def train(options: argparse.Namespace) -> None:
     if options.join is not None:
         if channel is None:
             raise UsageError("--join needs the broker's address: --channel amqp://user:password@host:5672/")
-        join(_name_at_broker(options.join), channel, options.name, options.dir, view)
+        run_name = _name_at_broker(options.join)
+        join(run_name, channel, options.name, options.dir, view, options.allow_env)
         return
+    if options.allow_env:
+        raise UsageError("--allow-env goes with --join, where others name the environment")
     if options.resume is not None:
         refused = ("env", "algo", "mode", "barrier", "seed", "name", "dir", "config")
         given = [name for name in refused if getattr(options, name) is not None] + options.set
@@ -119,7 +123,7 @@ def evaluate(options: argparse.Namespace) -> None:
     goal = (
         ""
         if solved_at is None
-        else f" (goal {solved_at:g}: {'solved' if summary['solved'] else 'not solved'})"
+        else f" (goal {solved_at:g}: {'reached' if summary['solved'] else 'not reached'})"
     )
     print(
         f"{found.name}: {result.episodes} episodes, mean {result.mean:.1f}, sd {result.sd:.1f}, "
@@ -206,22 +210,30 @@ def runs(options: argparse.Namespace) -> None:
     for heading in ("run", "environment", "algo", "seed", "status", "steps", "time", "best test"):
         table.add_column(heading, justify="right" if heading in ("steps", "time", "best test") else "left")
     for item in found:
-        config, status = item.config(), item.status()
-        best = status.get("best_mean", status.get("last_mean"))  # a parent judges its last agent alone
-        table.add_row(
-            item.name,
-            config.env.id,
-            config.run.algo,
-            str(config.run.seed),
-            _state(item, status),
-            f"{status.get('steps', 0):,}",
-            f"{status.get('seconds', 0.0):.1f} s",
-            "-" if best is None else f"{best:.1f}",
-        )
+        try:
+            table.add_row(*_run_row(item))
+        except ManyhandsError as error:
+            table.add_row(item.name, "", "", "", "damaged", "", "", "")
+            print(f"manyhands: {one_line(error)}", file=sys.stderr)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDE  # names are for other programs to read, so they are not shortened
     console.print(table)
+
+
+def _run_row(item: store.Run) -> tuple[str, ...]:
+    config, status = item.config(), item.status()
+    best = status.get("best_mean", status.get("last_mean"))  # a parent judges its last agent alone
+    return (
+        item.name,
+        config.env.id,
+        config.run.algo,
+        str(config.run.seed),
+        _state(item, status),
+        f"{status.get('steps', 0):,}",
+        f"{status.get('seconds', 0.0):.1f} s",
+        f"{best:.1f}" if isinstance(best, int | float) else "-",
+    )
 
 
 def _state(run: store.Run, status: dict[str, Any]) -> str:

@@ -144,8 +144,8 @@ class RunConfig:
     hang_timeout: float = 60.0
     """Seconds that one environment step may take before its worker is replaced."""
     worker_memory: int = 1000
-    """MB that a worker may hold. One that holds more is replaced and its episodes played again to where they
-    were, because some simulators leak: one kilobyte an episode is gigabytes in a week."""
+    """MB that a worker may hold, 100 or more. One that holds more is replaced and its episodes played again
+    to where they were, because some simulators leak: one kilobyte an episode is gigabytes in a week."""
 
     def __post_init__(self) -> None:
         require(
@@ -157,7 +157,8 @@ class RunConfig:
         require(self.workers >= -1, "run.workers", self.workers, "0 (inline) or more")
         require(self.workers <= 1024, "run.workers", self.workers, "at most 1024")
         require(0 <= self.seed < 2**63, "run.seed", self.seed, "between 0 and 2^63")
-        positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout", "worker_memory")
+        positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout")
+        require(self.worker_memory >= 100, "run.worker_memory", self.worker_memory, "100 (MB) or more")
         positive(self, "run", "cpus_per_worker")
         not_negative(self, "run", "updates")
         not_negative(self, "run", "test_share", "margin", "checkpoint_every", "max_lag", "max_faults")
@@ -241,7 +242,9 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
-        return int(value)
+        value = int(value)
+    if hint is int and isinstance(value, int):
+        require(abs(value) < 2**63, name, f"a number of {len(hex(value))} hexadecimal digits", "below 2^63")
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     require(type(value) is hint, name, value, words[hint])
     return value

@@ -199,6 +199,24 @@ class ShardState:
         lanes = (state.after(trajectory, lane) for lane, state in enumerate(self.lanes))
         return ShardState(trajectory.sequence + 1, tuple(lanes))
 
+    def still_skipping(self, before: "ShardState") -> "ShardState":
+        """The same, without the episodes that were not to be played `before`."""
+        lanes = [
+            replace(lane, skip=tuple(episode for episode in old.skip if episode >= lane.episode))
+            for lane, old in zip(self.lanes, before.lanes, strict=True)
+        ]
+        return ShardState(self.sequence, tuple(lanes))
+
+    def fits(self, layout: Layout) -> bool:
+        """Whether its arrays are those of lanes with this layout."""
+        action, obs = layout.action, (np.dtype(layout.obs_dtype), layout.obs_shape)
+        return len(self.lanes) == layout.lanes and all(
+            (lane.obs.dtype, lane.obs.shape) == obs
+            and lane.actions.dtype == np.dtype(action.dtype)
+            and lane.actions.shape[1:] == action.shape
+            for lane in self.lanes
+        )
+
     def skipping(self, lane: int, episode: int) -> "ShardState":
         """The same, but `lane` will not play `episode`, which brought its process down."""
         lanes = list(self.lanes)

@@ -1,6 +1,7 @@
 """What the owner of a machine allows those whom it plays for, checked before anything is allocated."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from manyhands.errors import UsageError
@@ -44,17 +45,26 @@ class OwnLimits:
     def message_bytes(self) -> int:
         return self.message * MEGABYTE
 
-    def check(self, task: Task) -> None:
-        """Refuses by name what is too large to play here."""
+    def check(self, task: Task, others: Iterable[Task] = (), lanes: int = 0) -> None:
+        """Refuses by name what is too large to play here.
+
+        A process that plays for `others` already, with so many `lanes` in all, has less to give.
+        """
         layout, weights = task.layout, 4 * task.spec.size
         rollout = layout.dense_nbytes
-        numbers = layout.steps * layout.lanes * (layout.action.outputs + layout.action.noises)
-        needed = 2 * rollout + 4 * numbers + KEPT_WEIGHTS * weights
+        needed = sum(map(_needed, (task, *others)))
         for what, wanted, allowed, option in (
-            ("environments side by side", layout.lanes, self.lanes, "--max-lanes"),
+            ("environments side by side", lanes + layout.lanes, self.lanes, "--max-lanes"),
             ("bytes of weights in one message", weights, self.message_bytes, "--max-message"),
             ("bytes of one rollout in one message", rollout, self.message_bytes, "--max-message"),
             ("bytes of memory", needed, self.memory * MEGABYTE, "--max-memory"),
         ):
             if wanted > allowed:
-                raise UsageError(f"the run wants {wanted:,} {what}, and {option} allows {allowed:,} here")
+                raise UsageError(f"the run wants {wanted:,} {what} in all; {option} allows {allowed:,} here")
+
+
+def _needed(task: Task) -> int:
+    """Bytes that a process holds of one run: a rollout and what is on its way, noise, weights."""
+    layout = task.layout
+    numbers = layout.steps * layout.lanes * (layout.action.outputs + layout.action.noises)
+    return 2 * layout.dense_nbytes + 4 * numbers + KEPT_WEIGHTS * 4 * task.spec.size

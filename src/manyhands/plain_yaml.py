@@ -10,7 +10,11 @@ MAX_YAML = 256 * 1024
 """Bytes of a file of settings; the largest of ours has a few thousand."""
 MAX_VALUES = 20_000
 """Values after every alias is written out."""
+MAX_LETTERS = 2**20
+"""Characters of these values."""
 MAX_DEPTH = 50
+MAX_DIGITS = 40
+INTEGER = "tag:yaml.org,2002:int"
 
 
 def parse_yaml(text: str | bytes, where: str) -> Any:
@@ -31,20 +35,29 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
         raise UsageError(f"{where} cannot be read as YAML: {' '.join(str(error).split())[:300]}") from error
 
 
-def _count(node: yaml.Node, known: dict[int, int], depth: int) -> int:
-    """How many values `node` stands for. One that lies inside of itself is counted until `depth` ends it."""
+def _count(node: yaml.Node, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
+    """How many values, and characters in them, `node` stands for.
+
+    One that lies inside of itself is counted until `depth` ends it.
+    """
     if id(node) in known:
         return known[id(node)]
     if depth == 0:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
-    total = 1
+    values, letters = 1, 0
     if isinstance(node, yaml.MappingNode):
         parts = [part for pair in node.value for part in pair]
+    elif isinstance(node, yaml.SequenceNode):
+        parts = node.value
     else:
-        parts = node.value if isinstance(node, yaml.SequenceNode) else []
+        parts, letters = [], len(node.value)
+        if node.tag == INTEGER and letters > MAX_DIGITS:
+            raise ValueError(f"a whole number of {letters} digits")
     for part in parts:
-        total += _count(part, known, depth - 1)
-        if total > MAX_VALUES:
-            raise ValueError(f"with its aliases written out it holds more than {MAX_VALUES} values")
-    known[id(node)] = total
-    return total
+        more = _count(part, known, depth - 1)
+        values, letters = values + more[0], letters + more[1]
+        if values > MAX_VALUES or letters > MAX_LETTERS:
+            most = f"{MAX_VALUES} values or {MAX_LETTERS} characters"
+            raise ValueError(f"with its aliases written out it holds more than {most}")
+    known[id(node)] = values, letters
+    return values, letters

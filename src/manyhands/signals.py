@@ -42,6 +42,13 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
+def uninterrupted() -> Iterator[None]:
+    """For what is short and must be done, such as writing down how a run ended."""
+    with _handled(lambda number, frame: None, signal.SIGINT, signal.SIGTERM, *HANGUP):
+        yield
+
+
+@contextmanager
 def _handled(handler: Callable[[int, FrameType | None], Any], *numbers: int) -> Iterator[None]:
     """Only a main thread gets signals; a hang-up that is ignored (nohup) stays ignored."""
     if threading.current_thread() is not threading.main_thread():

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
@@ -19,6 +19,7 @@ from manyhands.config import Config
 from manyhands.envs import make as envs
 from manyhands.errors import RunError, UsageError
 from manyhands.learners import Exchange, Exchanging, Learner, open_learner
+from manyhands.nets.threads import share_cores
 from manyhands.plan import Plan, plan
 from manyhands.policy import Weights
 from manyhands.roles.executor import Executor
@@ -30,7 +31,7 @@ from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.progress import Progress
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
-from manyhands.signals import stop_signals
+from manyhands.signals import stop_signals, uninterrupted
 
 EXECUTOR_GRACE = 10.0
 """Seconds that another executor has to leave."""
@@ -60,6 +61,7 @@ def train(
 
     `start` is what a new run begins with instead of random weights.
     """
+    share_cores()
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
     if channel is not None and config.run.algo not in ANYWHERE:
@@ -85,7 +87,7 @@ def train(
             run.save_config(config)
         for _ in range(executors - 1):
             assert channel is not None
-            held.enter_context(_another_executor(channel, run.path))
+            held.enter_context(_another_executor(channel, run.path, envs.imported_names(config.env)))
         _execute(planned, run, opened, first, resumed, view or View(quiet=True), exchange)
         opened.finish("the run is over")
         run.save_books(opened.books())  # with the workers' last reports
@@ -93,13 +95,14 @@ def train(
 
 
 @contextmanager
-def _another_executor(channel: str, path: Path) -> Iterator[None]:
+def _another_executor(channel: str, path: Path, allowed: Sequence[str]) -> Iterator[None]:
     """A second process that joins the run; it leaves when the run is over, and dies with this one."""
     places = (path / f"executor-{number}" for number in count(2))
     place = next(place for place in places if not place.exists())
     place.mkdir()  # so that the next one takes another
     command = [sys.executable, "-c", JOINER, str(os.getpid())]
     command += ["train", "--join", broker_name(path), "--quiet", "--dir", str(place)]
+    command += [word for name in allowed for word in ("--allow-env", name)]
     process = subprocess.Popen(command, env={**os.environ, CHANNEL_VARIABLE: channel}, process_group=0)
     try:
         yield
@@ -118,16 +121,22 @@ def join(
     name: str | None = None,
     directory: Path | None = None,
     view: View | None = None,
+    allowed: Sequence[str] = (),
 ) -> Run:
-    """Another executor for a run over a broker: shares its data, has an agent and a directory of its own."""
+    """Another executor for a run over a broker: shares its data, has an agent and a directory of its own.
+
+    The run's settings come over the network, so its environment's code must be `allowed` here.
+    """
     from manyhands.channels.amqp_joined import JoinedChannel
     from manyhands.channels.amqp_link import Address
 
+    share_cores()
     path = store.choose_path(name, directory)
     with ExitStack() as held:
         channel = JoinedChannel(Address.parse(broker), run_name)
         held.callback(channel.finish, "the run is over")
         config = channel.config()
+        envs.check_imports(config.env, allowed)
         seed = mix(config.run.seed, INIT, int(channel.agent, 16)) >> 33  # another agent, not the same twice
         config = replace(config, run=replace(config.run, seed=seed))
         planned = plan(config)
@@ -185,10 +194,14 @@ def _execute(
             executor.run()
         counts = executor.counts
         status = "solved" if counts.solved else "stopped" if executor.stopping else "finished"
+    except KeyboardInterrupt:  # a second one, while the first was being heeded
+        status = "stopped"
+        raise
     finally:
-        log.close()
-        run.save_status(_status(executor, status))
-        view.stop()
+        with uninterrupted():
+            log.close()
+            run.save_status(_status(executor, status))
+            view.stop()
     view.end(run, executor)
     return executor
 

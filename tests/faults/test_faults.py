@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from brokers import hears_hangups
 
 import manyhands
 from manyhands.config import Config
@@ -228,11 +229,6 @@ def test_kill_9_of_the_whole_group_then_resume_gives_the_same_weights(
     assert steps == sorted(steps), "rows after the checkpoint must not be there twice"
 
 
-def hears_hangups() -> None:
-    """Even where these tests run under nohup."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_saves_says_how_to_resume_and_leaves_no_process(tmp_path: Path, number: int) -> None:
     run = tmp_path / "run"
@@ -253,6 +249,22 @@ def test_ctrl_c_saves_says_how_to_resume_and_leaves_no_process(tmp_path: Path, n
     assert f"manyhands train --resume {run}" in said
     assert not any(child.is_running() for child in children)
     assert Run(run).status()["status"] == "stopped"
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.1])
+def test_a_second_ctrl_c_stops_a_run_and_does_not_fail_it(tmp_path: Path, pause: float) -> None:
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        command(run, *SLOW_RUN), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for((run / "checkpoints" / "last.safetensors").exists)
+    children = workers_of(process.pid)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(pause)
+    assert process.wait(20) in (0, 130)
+    assert Run(run).status()["status"] == "stopped"
+    wait_for(lambda: not any(child.is_running() for child in children), seconds=10)
 
 
 def test_a_closed_terminal_saves_all_the_same(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from clusters import cluster
 
 from manyhands import cli
 from manyhands.algos.configs import ANYWHERE
-from manyhands.channels.ray import RayChannel, _connect
+from manyhands.channels.ray import RayChannel, connect
 from manyhands.config import Config
 from manyhands.errors import EnvError, RunError
 from manyhands.experience import Trajectory
@@ -217,4 +218,4 @@ def test_a_cluster_of_another_version_and_one_that_demands_a_token_are_one_line(
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(RunError, match=r"2\.1\.0; the cluster must run the same versions.*RAY_AUTH_MODE"):
-        _connect("ray:auto", 1, 1.0)
+        connect("ray:auto", 1, 1.0, ExitStack())

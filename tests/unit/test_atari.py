@@ -219,7 +219,7 @@ def test_games_that_play_at_once_play_the_same() -> None:
             env.reset(seed=number)
     for step in range(30):
         actions = [(step + number) % 4 for number in range(3)]
-        start(together, actions)
+        start(together, actions, lambda i: None)
         for one, other, action in zip(alone, together, actions, strict=True):
             here, there = one.step(action), other.step(action)
             assert np.array_equal(here[0], there[0])

@@ -41,7 +41,7 @@ def test_every_number_of_an_episode_is_the_same() -> None:
             action = int(rng.integers(4)) if episode % 2 else int(heuristic(theirs, expected))
             expected, *outcome = theirs.step(action)
             if episode % 3:
-                make.start([ours], [action])
+                make.start([ours], [action], lambda i: None)
             found, *ours_outcome = ours.step(action)
             assert ours_outcome == outcome
             if outcome[1]:

@@ -19,6 +19,9 @@ from manyhands.experience import Trajectory
 from manyhands.policy import Float32, NetSpec, Weights
 from manyhands.roles.executor import RECENT
 
+LEAST_MEMORY = 150
+"""MB without which no process can play anything."""
+
 
 class Mixable(Protocol):
     """A learner that lets others have a share in its weights."""
@@ -103,8 +106,10 @@ class Exchanger:
 
 
 def own_config(welcome: Welcome, cores: int, seed: int, memory: float = math.inf) -> Config:
-    """The parent's settings, for this machine: its cores, the bytes that a worker may hold, a seed of its
-    own, and no end but the parent's."""
+    """The parent's settings, for this machine: its cores, a seed of its own, and no end but the parent's.
+
+    Of the `memory` that it gives, its workers together hold half.
+    """
     config = welcome.config
     collect = config.collect
     if isinstance(config.algo, HogwildConfig):
@@ -119,7 +124,7 @@ def own_config(welcome: Welcome, cores: int, seed: int, memory: float = math.inf
         updates=0,
         test_every=10**12,
         checkpoint_every=1e9,
-        worker_memory=max(1, int(min(config.run.worker_memory, memory / 1e6))),
+        worker_memory=max(LEAST_MEMORY, int(min(config.run.worker_memory, memory / 1e6 / (2 * cores)))),
     )
     algo = config.algo
     if isinstance(algo, DqnConfig):

@@ -34,7 +34,7 @@ from manyhands.runs import checkpoint, store
 from manyhands.runs.store import Run
 from manyhands.runs.temporary import temporary
 from manyhands.settings import parse_override, read_yaml, resolve, usable_cores
-from manyhands.signals import stop_signals
+from manyhands.signals import stop_signals, uninterrupted
 from manyhands.texts import one_line
 from manyhands.training import train
 
@@ -87,9 +87,13 @@ def parent(options: argparse.Namespace) -> None:
                 try:
                     asyncio.run(served.run(*door.address, tls, ready))
                     status = "finished" if served.over else "stopped"
+                except KeyboardInterrupt:
+                    status = "stopped"
+                    raise
                 finally:
                     if served.address:
-                        keeper.finish(served, status)
+                        with uninterrupted():
+                            keeper.finish(served, status)
         except RunError:
             if not served.address and resumed is None:
                 begun.run.discard()  # it never listened

@@ -45,6 +45,7 @@ from manyhands.channels.amqp_names import (
     of_our_age,
 )
 from manyhands.channels.base import WorkerStatus
+from manyhands.channels.throttle import Throttle
 from manyhands.collect.signs import run_mark
 from manyhands.config import Config
 from manyhands.errors import EnvError, WireError
@@ -78,6 +79,8 @@ LABEL = 100
 RECENT = 10_000
 MOST_HANDS = 100_000
 MOST_EXECUTORS = 64
+NOTICE_WINDOW, MOST_NOTICES = 10.0, 100
+"""Seconds, and how many notices of hands are shown in them."""
 FOREIGN_INTERVAL = 2.0
 """Seconds between two lines about messages that cannot be recognised."""
 REJOIN_INTERVAL = 5.0
@@ -125,11 +128,13 @@ class AmqpChannel:
         self.keys: dict[str, str] = {}  # inbox of an executor that joined: what it has to know
         self.asked_to_rejoin: dict[str, float] = {}
         self.mark = run_mark(run)
+        self.shared = config.run.mode == "async"  # other executors may join
+        self.notices = Throttle(NOTICE_WINDOW, MOST_NOTICES)
+        self.unrecognised = Throttle(FOREIGN_INTERVAL)
         self.counts = Counts()
         self.given = 0
         self.queue_depth = 0
         self.probed = self.reminded = time.monotonic()
-        self.foreign_told = -math.inf
         self.starved = 0.0  # seconds of waiting since data arrived
         self.patience: dict[str, float] = {}  # inbox of a hand that was silent: for how long it may be
         self.finished = False
@@ -204,7 +209,8 @@ class AmqpChannel:
                 self.arrivals.put(("event", shown))
             case "notice" | "refuse":
                 words = Words.from_message(heard)
-                self.arrivals.put(("event", Notice(label(words.hand), one_line(words.text))))
+                if self.notices.lets_through():
+                    self.arrivals.put(("event", Notice(label(words.hand), one_line(words.text))))
             case "failed" | "breach":
                 words = Words.from_message(heard)
                 self.arrivals.put((heard.kind, words.hand, one_line(words.text)))
@@ -212,11 +218,11 @@ class AmqpChannel:
                 self.arrivals.put(("unplayed", Unplayed.from_message(heard)))
             case "wanted":
                 self._send_weights(Wanted.from_message(heard).hand)
-            case "settled":
+            case "settled" if self.shared:
                 self._hear_settled(heard)
-            case "over":
+            case "over" if self.shared:
                 self.arrivals.put(("over", Ended.from_message(heard)))
-            case "ask":
+            case "ask" if self.shared:
                 self._answer(Ask.from_message(heard).inbox)
             case "released":
                 released = Released.from_message(heard)
@@ -231,8 +237,8 @@ class AmqpChannel:
         facts = {name: fact for name, fact in heard.meta.items() if name != "shards"}
         settled = Settled.from_message(wire.Message(heard.kind, "", facts))
         states = list(wire.unpack_states(heard.meta, heard.arrays).values())
-        if len(states) != 1 or len(states[0].lanes) != self.task.layout.lanes:
-            raise WireError(f"{len(states)} shards where one was learned from")
+        if len(states) != 1 or not states[0].fits(self.task.layout):
+            raise WireError(f"{len(states)} shards, or of another layout, where one was learned from")
         self.arrivals.put(("settled", settled, states[0]))
 
     def _answer(self, inbox: str) -> None:
@@ -253,7 +259,7 @@ class AmqpChannel:
     def _changed(self, text: str) -> None:
         if not self.started:  # nobody looks at events yet
             print(f"manyhands: {one_line(text)}", file=sys.stderr, flush=True)
-        self.arrivals.put(("event", Notice("broker", text)))
+        self.arrivals.put(("event", Notice("broker", one_line(text))))
 
     # The rest runs in the executor's thread.
 
@@ -321,7 +327,7 @@ class AmqpChannel:
             case ("report", report, received):
                 self._note_report(report, received)
             case ("protocol", report, _):
-                self.protocols[report.hand] = report
+                self._keep_protocol(report)
                 self._lose(report.hand, "it left", None, fault=False)
             case ("settled", settled, state):
                 self._settle(settled, state)
@@ -350,10 +356,8 @@ class AmqpChannel:
     def _note_foreign(self, queue: str, text: str) -> None:
         """Counted always, told at most every few seconds: whoever sends rubbish must not fill a screen."""
         self.counts.foreign += 1
-        now = time.monotonic()
-        if now - self.foreign_told >= FOREIGN_INTERVAL:
-            self.foreign_told = now
-            total = f" ({self.counts.foreign} so far)" if self.counts.foreign > 1 else ""
+        if self.unrecognised.lets_through():
+            total = self.unrecognised.so_far()
             self.events.append(
                 Notice(queue, f"dropped an unrecognised message{total}: {one_line(text, 300)}")
             )
@@ -362,7 +366,7 @@ class AmqpChannel:
         known = self.hands.known.get(report.hand)
         if known is not None:
             known.update(report, received)
-            self.protocols[report.hand] = report
+            self._keep_protocol(report)
         elif not self.finished:
             self._ask_to_rejoin(report.hand)
 
@@ -435,10 +439,16 @@ class AmqpChannel:
         self.counts.acknowledged += 1
         self.link.acknowledge(message, generation)
 
+    def _keep_protocol(self, report: Report) -> None:
+        if report.hand in self.protocols or len(self.protocols) < MOST_HANDS:
+            self.protocols[report.hand] = report
+
     def _join(self, report: Report) -> None:
         self._lose(report.hand, "it joined again", None, fault=False)
+        if len(self.hands.known) >= MOST_HANDS:
+            return
         waiting = self.hands.join(report)
-        self.protocols[report.hand] = report
+        self._keep_protocol(report)
         self._send_weights(report.hand)
         for order in waiting:
             self.order(order)
@@ -495,6 +505,8 @@ class AmqpChannel:
             self.link.knock(name, knock)
         if self.link.up.is_set():
             self.link.depth(self.names.data_queue).add_done_callback(self._note_depth)
+            # Where somebody has deleted it, the broker closes the channel, and all is declared anew.
+            self.link.depth(self.names.meta_queue)
         if self.hands.known or not self.hands.waiting:
             self.reminded = now
         elif now - self.reminded > PATIENCE:

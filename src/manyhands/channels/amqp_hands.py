@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from manyhands.channels.amqp_names import Report
+from manyhands.channels.amqp_names import MOST_OPEN, Report
 from manyhands.orders import Order, Trial
 
 ON_ITS_WAY = 2.0
@@ -42,6 +42,8 @@ class Hand:
             self.speed = max(0.0, (report.steps - self.report.steps) / (now - self.heard))
         self.report, self.heard = report, now
         there = set(report.open)
+        if len(there) >= MOST_OPEN:
+            return
         for identity in self.orders:
             if identity in there:
                 self.absent.pop(identity, None)

@@ -29,6 +29,7 @@ from manyhands.channels.amqp_names import (
     of_our_age,
 )
 from manyhands.channels.base import WorkerStatus
+from manyhands.channels.throttle import Throttle
 from manyhands.collect.collector import Collector
 from manyhands.config import Config
 from manyhands.errors import UsageError, WireError
@@ -42,6 +43,10 @@ ASK_TIMEOUT = 15.0
 """Seconds in which the run's first executor must answer; it may be in the middle of an update."""
 ASK_INTERVAL = 10.0
 """Seconds between two questions later on: a first executor that was resumed must know of this one."""
+UNRECOGNISED_INTERVAL = 2.0
+"""Seconds between two lines about messages that cannot be recognised."""
+MAX_ID = 200
+"""Characters of an environment's name."""
 PATIENCE = 60.0
 """Seconds without anything to learn from, after which it is said."""
 
@@ -62,6 +67,7 @@ class JoinedChannel:
         self.accepted: dict[tuple[int, int], tuple[str, AbstractIncomingMessage, int]] = {}
         self.seen: deque[str] = deque(maxlen=10_000)
         self.unsettled: dict[str, bytes] = {}  # by order: what its executor has not been told yet
+        self.unrecognised = Throttle(UNRECOGNISED_INTERVAL)
         self.prefetch = 1
         self.heard = time.monotonic()
         self.asked = -math.inf
@@ -81,6 +87,8 @@ class JoinedChannel:
                 continue
             if kind == "settings":
                 config = Config.from_plain(parse_yaml(facts[0], "the run's settings"))
+                if one_line(config.env.id, MAX_ID) != config.env.id:
+                    raise WireError(f"env.id is {one_line(config.env.id, MAX_ID)}, no environment's name")
                 if config.run.mode != "async":
                     raise UsageError(f"{self.names.run} is {config.run.mode}; only async runs can be joined")
                 return config
@@ -130,8 +138,7 @@ class JoinedChannel:
             elif heard.kind == "finish":
                 self.arrivals.put(("event", Over(one_line(Finish.from_message(heard).reason))))
         except WireError as error:
-            text = f"dropped an unrecognised message: {one_line(error, 300)}"
-            self.arrivals.put(("event", Notice("broker", text)))
+            self._note_unrecognised("broker", error)
 
     def _hear_data(self, message: AbstractIncomingMessage, generation: int) -> None:
         assert self.task is not None
@@ -139,13 +146,17 @@ class JoinedChannel:
             trajectory = wire.decode_trajectory(message.body, self.task.layout, self.task.spec.schema)
         except WireError as error:
             self.link.acknowledge(message, generation)
-            text = f"dropped an unrecognised message: {one_line(error, 300)}"
-            self.arrivals.put(("event", Notice("data_queue", text)))
+            self._note_unrecognised("data_queue", error)
             return
         self.arrivals.put(("data", trajectory, message, generation))
 
+    def _note_unrecognised(self, queue: str, error: WireError) -> None:
+        if self.unrecognised.lets_through():
+            text = f"dropped an unrecognised message{self.unrecognised.so_far()}: {one_line(error, 300)}"
+            self.arrivals.put(("event", Notice(queue, text)))
+
     def _changed(self, text: str) -> None:
-        self.arrivals.put(("event", Notice("broker", text)))
+        self.arrivals.put(("event", Notice("broker", one_line(text))))
 
     def _report(self, event: Fault | Notice) -> None:
         self.events.append(event)

@@ -19,6 +19,10 @@ EXECUTOR = "manyhands.executor."
 """How the names of inboxes begin; no message makes anybody send to a queue that is called otherwise."""
 
 
+MOST_OPEN = 10_000
+"""Orders that a report names; of one with as many the rest is not known."""
+
+
 @dataclass(frozen=True)
 class Names:
     """A run's queues and exchanges."""
@@ -196,12 +200,14 @@ class Limits:
     worker_memory: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.hang_timeout <= LONGEST_HANG or not 0 < self.worker_memory <= MOST_MEMORY:
+        memory_ok = LEAST_MEMORY <= self.worker_memory <= MOST_MEMORY
+        if not 0 < self.hang_timeout <= LONGEST_HANG or not memory_ok:
             raise ValueError(f"limits of {self.hang_timeout} s and {self.worker_memory} MB")
 
 
 LONGEST_HANG = 30 * 24 * 3600.0
-MOST_MEMORY = 10**9
+LEAST_MEMORY, MOST_MEMORY = 100, 10**9
+"""MB; with less than the first no process can play anything."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 POLL = 0.2
 VERSIONS = 4
 """Versions of the weights that a hand keeps of every run."""
+MOST_AGENTS = 64
+"""Executors of one run."""
 ASK_AGAIN = 3.0
 """Seconds after which weights that an order needs are asked for; they, too, may get lost or be damaged."""
 WEIGHTS_TIMEOUT = 30.0
@@ -50,6 +52,8 @@ class Session:
 
     def hear_weights(self, message: wire.Message, agent: str) -> None:
         weights = wire.read_weights(message, self._task.spec)
+        if agent not in self.versions and len(self.versions) >= MOST_AGENTS:
+            raise WireError(f"weights of more than {MOST_AGENTS} agents")
         with self.arrived:
             versions = self.versions.setdefault(agent, {})
             versions[weights.version] = weights

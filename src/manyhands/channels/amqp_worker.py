@@ -21,6 +21,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from manyhands import wire
 from manyhands.channels.amqp_link import Address, Link
 from manyhands.channels.amqp_names import (
+    MOST_OPEN,
     TO_EXECUTORS,
     TO_WORKERS,
     Finish,
@@ -33,6 +34,7 @@ from manyhands.channels.amqp_names import (
     Unplayed,
 )
 from manyhands.channels.amqp_session import WEIGHTS_TIMEOUT, ConnectionReplacedError, Session
+from manyhands.channels.throttle import Throttle
 from manyhands.collect.collector import OutOfTurnError
 from manyhands.collect.signs import (
     BEATS,
@@ -61,8 +63,9 @@ PREFETCH = 100
 MOST_RUNS = 64
 """Runs that a hand plays for at the same time."""
 MOST_TODO = 10_000
-MOST_OPEN = 200
 MOST_REFUSED = 10_000
+UNRECOGNISED_INTERVAL = 2.0
+"""Seconds between two lines about messages that cannot be recognised."""
 MOST_LETTERS = 200
 """Of an order's id."""
 
@@ -89,6 +92,7 @@ class Hand:
         self.sessions: dict[str, Session] = {}
         self.refused: set[str] = set()  # epochs of runs that it cannot play, or that are over
         self.todo: SimpleQueue[Any] = SimpleQueue()
+        self.unrecognised = Throttle(UNRECOGNISED_INTERVAL)
         self.leaving = False
         self.link = Link(address, self._declare, PREFETCH, self._missing, say)
         self.link.start(patient=True)
@@ -142,11 +146,13 @@ class Hand:
                 self._note_order(heard)
                 self.todo.put((generation, heard))
         except WireError as error:
-            text = f"dropped an unrecognised message: {one_line(error, 300)}"
-            self.say(text)
-            if session is not None:  # such as weights that were damaged on their way
-                session.say("notice", text)
-                session.ask_for_weights()
+            if self.unrecognised.lets_through():
+                total = self.unrecognised.so_far()
+                text = f"dropped an unrecognised message{total}: {one_line(error, 300)}"
+                self.say(text)
+                if session is not None:  # such as weights that were damaged on their way
+                    session.say("notice", text)
+                    session.ask_for_weights()
 
     def _note_order(self, heard: wire.Message) -> None:
         """What has come but waits its turn is not lost; reports say so."""
@@ -184,7 +190,9 @@ class Hand:
             except ConnectionReplacedError:
                 continue
             except WireError as error:  # nobody waits for an answer
-                self.say(f"dropped a message that makes no sense here: {error}")
+                if self.unrecognised.lets_through():
+                    total = self.unrecognised.so_far()
+                    self.say(f"dropped a message that makes no sense here{total}: {error}")
 
     def _note_idle(self, began: float) -> None:
         for session in self.sessions.values():
@@ -246,11 +254,15 @@ class Hand:
             raise UsageError(f"{task.env.id} brought down a process of this worker when it was made")
         if len(self.sessions) >= MOST_RUNS:
             raise UsageError(f"this worker plays for {MOST_RUNS} runs already")
-        self.limits.check(task)
+        self.limits.check(task, [each.task() for each in self.sessions.values()], self._lanes())
         with self._watched(session):
             self.progress[SHARD], self.progress[EPISODE] = CHECKING, -1
             envs.check_imports(task.env, self.allowed)
             envs.close(envs.make(task.env))
+
+    def _lanes(self) -> int:
+        """Environments that this process holds, of all runs."""
+        return sum(each.collector.lanes for each in self.sessions.values() if each.collector is not None)
 
     def _rejoin(self, run: str) -> None:
         """Its executor does not know this hand, though it should: some message got lost."""
@@ -279,8 +291,18 @@ class Hand:
         order = Order.from_message(stripped) if message.kind == "order" else Trial.from_message(stripped)
         session.order_id = str(message.meta.get("order"))[:MOST_LETTERS]
         session.agent = getattr(order, "agent", "")
+        assert session.collector is not None
+        if isinstance(order, Order):
+            if order.start is not None and not order.start.fits(session.task().layout):
+                raise WireError("an order that says of its shard what cannot be")
+            if order.shard not in session.collector.shards:
+                try:
+                    self.limits.check(session.task(), lanes=self._lanes())
+                except UsageError as error:  # others may have room for it
+                    session.say("refuse", f"cannot play so much: {error}")
+                    self._finish(session.names.run, f"leaves it: {error}")
+                    return
         with self._accounting_for(session):
-            assert session.collector is not None
             fulfil(order, session, session.collector)
 
     def _release(self, session: Session, shard: int) -> None:

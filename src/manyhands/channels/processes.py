@@ -28,7 +28,7 @@ from manyhands import wire
 from manyhands.channels import shared
 from manyhands.channels.base import WorkerStatus
 from manyhands.collect.hogwild import SharedMemory
-from manyhands.collect.signs import BEATS, BYTES, EPISODE, LANE, SHARD
+from manyhands.collect.signs import BEATS, BYTES, EPISODE, LANE, NOBODY, SHARD
 from manyhands.envs.make import MakeEnv
 from manyhands.errors import EnvError, RunError, WireError
 from manyhands.experience import Array, Trajectory
@@ -157,6 +157,7 @@ class ProcessesChannel:
         )
         theirs.close()
         progress = memoryview(mmap.mmap(progress_file, BYTES)).cast("q")
+        progress[EPISODE] = NOBODY
         os.close(progress_file)
         worker = WorkerProcess(name, process, Connection(ours.detach()), progress, shards)
         self.processes.append(worker)

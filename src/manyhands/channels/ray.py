@@ -13,12 +13,14 @@ import tempfile
 import time
 import uuid
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import ray
+from ray._private import ray_constants
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from threadpoolctl import threadpool_limits
 
@@ -26,12 +28,13 @@ from manyhands import wire
 from manyhands.channels.base import WorkerStatus
 from manyhands.channels.processes import player_environment
 from manyhands.collect.collector import Collector, OutOfTurnError
-from manyhands.collect.signs import BEATS, BYTES, EPISODE, LANE, SHARD
+from manyhands.collect.signs import BEATS, BYTES, EPISODE, LANE, NOBODY, SHARD
 from manyhands.envs.make import MakeEnv
 from manyhands.errors import EnvError, ManyhandsError, RunError, UsageError
 from manyhands.experience import Array, Trajectory
 from manyhands.orders import NEWEST, Culprit, Event, Fault, Lost, Notice, Order, Task, Trial, Verdict
 from manyhands.policy import Weights
+from manyhands.runs.temporary import temporary
 from manyhands.texts import one_line
 
 POLL = 0.2
@@ -46,6 +49,10 @@ RESTART_GRACE = 10.0
 CONNECT_TIMEOUT = 5.0
 TIDY_TIMEOUT = 3.0
 LOCAL, EXISTING, CLIENT = "ray", "ray:auto", "ray://"
+ONLY_HERE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's own switch, of systems on which it uses loopback alone unless told otherwise."""
+LONGEST_PLACE = 50
+"""Characters of a directory in which Ray's sockets still have room for their names."""
 
 
 class CrashRecord:
@@ -59,9 +66,18 @@ class CrashRecord:
         with open(os.open(self.signs_path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
             file.truncate(BYTES)
             self.progress = memoryview(mmap.mmap(file.fileno(), BYTES)).cast("q")
+        self.progress[EPISODE] = NOBODY
         # Written by Python itself when a signal such as SIGSEGV ends the process, and by nobody else's kill.
         self.crash_file = open(os.open(self.crash_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w")  # noqa: SIM115
         faulthandler.enable(self.crash_file)
+        self._exit = os._exit
+        os._exit = self.exit  # what an environment may call, of which nobody else would know
+
+    def exit(self, status: int) -> NoReturn:
+        """Ends this process as the environment wished, and says so to the one that follows."""
+        self.crash_file.write(f"exit code {status}")
+        self.crash_file.flush()
+        self._exit(status)
 
     def _read(self) -> tuple[int, int, int] | None:
         try:
@@ -73,6 +89,7 @@ class CrashRecord:
         return None
 
     def remove(self) -> None:
+        os._exit = self._exit
         faulthandler.disable()
         for path in (self.signs_path, self.crash_path):
             path.unlink(missing_ok=True)
@@ -103,6 +120,8 @@ class Player:
             fulfil(wanted, self, self.collector)
         except ManyhandsError as error:
             return b"", self.events, str(error)
+        except SystemExit as left:
+            self.record.exit(left.code if isinstance(left.code, int) else 1)
         return self.made, self.events, ""
 
     def signs(self) -> tuple[int, int, int, int]:
@@ -171,7 +190,8 @@ class RayChannel:
         callable_env: MakeEnv | None = None,
     ) -> None:
         self.task, self.hang_timeout = task, hang_timeout
-        self.started = _connect(address, workers, cpus)
+        self.held = ExitStack()  # what a cluster that was started here has
+        connect(address, workers, cpus, self.held)
         self.versions: dict[int, Any] = {}
         self.events: deque[Event | Actor] = deque()
         self.asked_at = time.monotonic()
@@ -356,14 +376,13 @@ class RayChannel:
         for actor in self.actors:
             actor.orders.clear()
             ray.kill(actor.handle)
-        if self.started:
-            ray.shutdown()
+        self.held.close()
 
 
-def _connect(address: str, workers: int, cpus: float) -> bool:
-    """To the cluster; True when it was started here and ends with the run."""
+def connect(address: str, workers: int, cpus: float, held: ExitStack) -> None:
+    """To the cluster; what ends with the run, such as one that is started here, is `held`."""
     if ray.is_initialized():
-        return False
+        return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     common: dict[str, Any] = {
         "logging_level": logging.ERROR,
@@ -375,7 +394,16 @@ def _connect(address: str, workers: int, cpus: float) -> bool:
         if address == LOCAL:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             enough = max(float(os.cpu_count() or 1), workers * cpus)
-            ray.init(address="local", include_dashboard=False, num_cpus=int(enough + 0.999), **common)
+            # Ray opens its directory to everyone; the one around it is this user's alone.
+            place = held.enter_context(temporary("ray", LONGEST_PLACE)) / "s"
+            stay_on_loopback()
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                num_cpus=int(enough + 0.999),
+                _temp_dir=str(place),
+                **common,
+            )
         elif address == EXISTING:
             ray.init(address="auto", **common)
         elif address.startswith(CLIENT):
@@ -388,8 +416,15 @@ def _connect(address: str, workers: int, cpus: float) -> bool:
         hint = "; the cluster must run the same versions of Ray and Python" if "ersion" in text else ""
         if address != LOCAL and "RAY_AUTH_MODE" not in os.environ:
             hint += "; a cluster that demands its token wants RAY_AUTH_MODE=token and ~/.ray/auth_token here"
+        held.close()
         raise RunError(f"{address}: no Ray cluster to work with: {text[:200]}{hint}") from error
-    return True
+    held.callback(ray.shutdown)
+
+
+def stay_on_loopback() -> None:
+    """Keeps a cluster that is about to be started off every network, as Ray does by itself on a desktop."""
+    os.environ[ONLY_HERE] = "0"  # for its processes
+    ray_constants.ENABLE_RAY_CLUSTER = False  # for this one, which may have read that already
 
 
 def _knock(address: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from manyhands.collect.hogwild import HogwildShard, SharedMemory
 from manyhands.collect.moves import MoveShard
 from manyhands.collect.player import TRIES, Player
-from manyhands.collect.signs import BEATS, EPISODE, LANE, SHARD, TESTING, unshared
+from manyhands.collect.signs import BEATS, EPISODE, LANE, NOBODY, SHARD, TESTING, unshared
 from manyhands.collect.streams import action_stream, env_seed
 from manyhands.envs import lto
 from manyhands.envs import make as envs
@@ -91,7 +91,7 @@ class Shard:
         self.index, self.worker, self.report = index, worker, report
         self.progress = progress if progress is not None else unshared()
         lanes = self.layout.lanes
-        self.progress[EPISODE] = NOWHERE  # what happens now is no episode's doing
+        self.progress[EPISODE] = NOBODY
         self.lanes: list[Lane] = []
         for i in range(lanes):
             self.lanes.append(
@@ -107,7 +107,10 @@ class Shard:
         self.life_loss = LIFE_LOST in self.layout.columns
         self.obs = np.zeros((lanes, *self.layout.obs_shape), self.layout.obs_dtype)
         self.sequence = 0
-        for lane in range(lanes):
+
+    def begin(self) -> None:
+        """Begins the first episode of every lane, of a shard that nobody has played before."""
+        for lane in range(len(self.lanes)):
             self._begin(lane, 0)
 
     def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
@@ -172,7 +175,7 @@ class Shard:
         """Steps every lane once; an environment that raises is replaced and its episode cut."""
         progress, encode, rows = self.progress, self.encode, self.obs
         rewards: list[float] = []
-        envs.start([lane.env for lane in self.lanes], actions)
+        envs.start([lane.env for lane in self.lanes], actions, self._about_to_step)
         for i, lane in enumerate(self.lanes):
             progress[LANE], progress[EPISODE] = i, lane.episode
             progress[BEATS] += 1
@@ -200,6 +203,9 @@ class Shard:
             if terminated or truncated:
                 self._end(t, i, not terminated, out, noise)
         out["reward"][t] = rewards
+
+    def _about_to_step(self, i: int) -> None:
+        self.progress[LANE], self.progress[EPISODE] = i, self.lanes[i].episode
 
     def _end(self, t: int, i: int, cut: bool, out: dict[str, Array], noise: Array) -> None:
         """Books a finished episode and begins the lane's next one."""
@@ -356,6 +362,8 @@ class Collector:
         self.progress[SHARD] = order.shard
         if shard is None:
             shard = self.shards[order.shard] = self._shard(order.shard)
+            if order.start is None:
+                shard.begin()
         if order.start is not None:
             shard.restore(order.start)
         if shard.sequence != order.sequence:
@@ -370,6 +378,11 @@ class Collector:
         if self.task.env.id == lto.ENV_ID:
             return MoveShard(self.task, index, self.worker, self.report, self.progress)
         return Shard(self.task, index, self.worker, self.report, self.callable_env, self.progress)
+
+    @property
+    def lanes(self) -> int:
+        """Environments that are held."""
+        return len(self.shards) * self.task.layout.lanes
 
     def drop(self, shard: int) -> None:
         """Someone else plays it from now on."""

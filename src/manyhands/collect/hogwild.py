@@ -95,6 +95,9 @@ class HogwildShard:
         self.sequence, self.episode = 0, 0
         self.skip: frozenset[int] = frozenset()  # episodes that brought a process down
 
+    def begin(self) -> None:
+        """Nothing is begun before it is played."""
+
     def restore(self, state: ShardState) -> None:
         """Learning cannot be done again, so an episode that was cut short is over."""
         self.sequence, self.episode = state.sequence, state.lanes[0].episode

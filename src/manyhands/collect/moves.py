@@ -39,6 +39,9 @@ class MoveShard:
         if task.layout.steps != self.problem.horizon:
             raise EnvError(f"collect.steps must be the horizon, {self.problem.horizon}")
 
+    def begin(self) -> None:
+        """Nothing is begun before it is played."""
+
     def restore(self, state: ShardState) -> None:
         self.sequence = state.sequence
         self.skip = frozenset(state.lanes[0].skip)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
+from manyhands.collect.signs import BEATS, EPISODE, LANE, NOBODY, unshared
 from manyhands.collect.streams import TEST, action_stream, mix, trial_seed
 from manyhands.config import EnvConfig
 from manyhands.envs import make as envs
@@ -46,7 +46,7 @@ class Player:
         self.callable_env = callable_env
         self.progress = progress if progress is not None else unshared()
         self.report = report
-        self.progress[EPISODE] = -1  # what happens now is no episode's doing
+        self.progress[EPISODE] = NOBODY
         self.envs: list[envs.Env] = []
         for _ in range(lanes):
             self.envs.append(envs.make_to_play(env, callable_env))
@@ -82,7 +82,11 @@ class Player:
                     noise[lane] = chance * self.action.noise(streams[lane], 1)[0]
             actions = self.decode(self.action.choose(outputs, strays, noise))
             busy = [lane for lane, episode in enumerate(playing) if episode >= 0]
-            envs.start([self.envs[lane] for lane in busy], [actions[lane] for lane in busy])
+
+            def about_to_step(i: int, busy: list[int] = busy) -> None:
+                self.progress[LANE], self.progress[EPISODE] = busy[i], first + playing[busy[i]]
+
+            envs.start([self.envs[lane] for lane in busy], [actions[lane] for lane in busy], about_to_step)
             for lane in busy:
                 episode = playing[lane]
                 stepped = self._step(lane, actions[lane], seed, first + episode)

@@ -7,6 +7,8 @@ LANE, BEATS, EPISODE, BUSY, HANG_TIMEOUT, MEMORY, SHARD, RUN = range(8)
 shard, or TESTING; and for a watcher that does not give the orders itself: whether there is one under way, how
 many milliseconds a step may take, how many megabytes the process may hold, and the mark of the run."""
 BYTES = 64
+NOBODY = -1
+"""As an episode: what happens now is no episode's doing."""
 TESTING, CHECKING = -1, -2
 """As a shard: an episode of a test, or an environment that is made to see whether it can be."""
 

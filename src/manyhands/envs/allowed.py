@@ -46,7 +46,7 @@ def check(config: EnvConfig, patterns: Sequence[str]) -> None:
         check_plain(arguments, "env.kwargs", MAX_ARGUMENTS)
     except WireError as error:
         raise UsageError(str(error)) from error
-    for function in _functions(arguments):
+    for function in functions(arguments):
         if ":" in function:
             _check_name(function, patterns, "function")
     if ":" in config.id:
@@ -57,12 +57,12 @@ def check(config: EnvConfig, patterns: Sequence[str]) -> None:
     _check_registered(config, arguments)
 
 
-def _functions(arguments: dict[str, Any]) -> list[str]:
+def functions(arguments: dict[str, Any]) -> list[str]:
     """Functions to optimise count whatever the id: Gymnasium knows more than one spelling of it."""
-    functions = arguments.get("functions", ())
-    names = [functions] if isinstance(functions, str) else functions
+    given = arguments.get("functions", ())
+    names = [given] if isinstance(given, str) else given
     if not isinstance(names, list | tuple):
-        raise UsageError(f"functions are {type(functions).__name__}, not a list of names")
+        raise UsageError(f"functions are {type(given).__name__}, not a list of names")
     return [str(name) for name in names]
 
 
@@ -140,6 +140,8 @@ def _check_origin(env_id: str, module: ModuleType) -> None:
 
 def _check_registered(config: EnvConfig, arguments: dict[str, Any]) -> None:
     """Gymnasium's ids run code that is installed here, with arguments that must not name more of it."""
+    if arguments.get("render_mode") == "human":
+        raise UsageError("env.kwargs.render_mode asks for a window, which nobody else may open here")
     for name, value in arguments.items():
         if name != "functions" and _names_something(value):
             raise UsageError(

@@ -68,7 +68,7 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
     except GymnasiumError as error:
         raise UsageError(_unknown(config.id, error)) from error
     except TypeError as error:
-        raise UsageError(f"{config.id} does not accept {arguments}: {error}") from error
+        raise UsageError(f"{config.id} does not accept {arguments!s:.200}: {error}") from error
     except Exception as error:
         raise EnvError(f"{config.id} could not be made: {type(error).__name__}: {error}") from error
 
@@ -104,8 +104,16 @@ def check_imports(config: EnvConfig, patterns: Sequence[str]) -> None:
     allowed.check(config, patterns)
 
 
-def start(playing: list[Env], actions: list[Any]) -> None:
-    """Begins a step in all of them, where that is faster. Each is ended by its `step`."""
+def imported_names(config: EnvConfig) -> list[str]:
+    """The names, as `--allow-env` takes them, of all code that making this environment imports."""
+    return [name for name in (config.id, *allowed.functions(config.kwargs)) if ":" in name]
+
+
+def start(playing: list[Env], actions: list[Any], about_to: Callable[[int], None]) -> None:
+    """Begins a step in all of them, where that is faster. Each is ended by its `step`.
+
+    `about_to` is told which of them comes next, because one may bring the process down.
+    """
     if not playing:
         return
     limited = isinstance(playing[0], TimeLimit)  # which leaves actions as they are
@@ -115,7 +123,8 @@ def start(playing: list[Env], actions: list[Any]) -> None:
 
     if getattr(type(bare(playing[0])), "starts", False) is True:
         with suppress(Exception):  # what is not started here is so by its `step`, where a failure is told
-            for env, action in zip(playing, actions, strict=True):
+            for i, (env, action) in enumerate(zip(playing, actions, strict=True)):
+                about_to(i)
                 bare(env).start(action)
 
 

@@ -30,6 +30,7 @@ from manyhands.collect.signs import (
     HANG_TIMEOUT,
     LANE,
     MEMORY,
+    NOBODY,
     RUN,
     SHARD,
 )
@@ -43,6 +44,8 @@ GRACE = 3.0
 """Seconds that a hand has to leave by itself."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before a hand that failed is started again, doubling while it keeps failing."""
+LONG_ENOUGH = 10.0
+"""Seconds after which a hand that fails was a good one until then."""
 MOST_REFUSED = 1000
 
 
@@ -134,6 +137,7 @@ class Daemon:
         process.stdin.write(self.url + "\n")
         process.stdin.close()
         progress = memoryview(mmap.mmap(progress_file, BYTES)).cast("q")
+        progress[EPISODE] = NOBODY
         os.close(progress_file)
         now = time.monotonic()
         self.hands.append(Watched(index, name, process, progress, now, beaten=now))
@@ -171,7 +175,8 @@ class Daemon:
         hung = bool(hand.reason) and not hand.retired
         busy = bool(signs[BUSY])
         guilty = busy and (-code in CRASHES or code > 0 or hung)
-        if guilty and signs[SHARD] == CHECKING and len(self.refused_runs) < MOST_REFUSED:
+        unmakeable = busy and signs[SHARD] == CHECKING and (guilty or hand.retired)
+        if unmakeable and len(self.refused_runs) < MOST_REFUSED:
             self.refused_runs.add(signs[RUN])
         gone = Gone(
             process=hand.name,
@@ -185,11 +190,15 @@ class Daemon:
         )
         print(f"{hand.name.rpartition('.')[2]}: {reason}; starting another", flush=True)
         self._tell(gone.to_message("gone"))
-        self.due[hand.index] = time.monotonic() + self._pause(hand)
+        self.due[hand.index] = time.monotonic() + self._pause(hand, by_itself=guilty or hand.retired)
 
-    def _pause(self, hand: Watched) -> float:
-        """Seconds before the next is started: ever more for what fails by itself before it can play."""
-        if hand.progress[BEATS]:  # it was taken by the broker; whatever ended it, the next may do better
+    def _pause(self, hand: Watched, by_itself: bool) -> float:
+        """Seconds before the next is started: ever more for what keeps failing by itself.
+
+        One that somebody killed, or that was there for a while, is started again at once.
+        """
+        lived = time.monotonic() - hand.started
+        if hand.progress[BEATS] and (not by_itself or lived > LONG_ENOUGH):
             self.pauses[hand.index] = FIRST_PAUSE
             return 0.0
         pause = self.pauses[hand.index]

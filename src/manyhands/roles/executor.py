@@ -200,7 +200,8 @@ class Executor:
             case Lost() as lost:
                 self._lost(lost)
             case Taken() as taken:
-                self.states[taken.order.shard] = taken.state
+                before = self.states[taken.order.shard]
+                self.states[taken.order.shard] = taken.state.still_skipping(before)
                 self._order_next(taken.order.shard, taken.agent)
             case Over() as over:
                 self.listener.said(f"another executor ended the run: {over.reason}")
@@ -284,6 +285,8 @@ class Executor:
     def _skip(self, culprit: Culprit) -> str:
         """Notes that an episode is not to be played again, because it would bring the next worker down."""
         episode = culprit.episode
+        if episode < 0:
+            return ""
         if culprit.shard == TESTING:
             return f", in a test, episode {episode}"
         if culprit.shard not in self.states:
@@ -344,8 +347,10 @@ class Executor:
         counts.test_steps += result.steps + (0 if confirmed is None else confirmed.steps)
         counts.last_mean = result.mean
         counts.next_test = counts.steps + self.config.run.test_every
+        was_solved = counts.solved
         solved_now = confirmed is not None and self._confirm(confirmed)
-        if solved_now or counts.best_mean is None or result.mean > counts.best_mean:
+        better = counts.best_mean is None or result.mean > counts.best_mean
+        if solved_now if was_solved else solved_now or better:  # a confirmed agent makes way for such alone
             counts.best_mean, counts.best_steps = counts.last_mean, counts.steps
             self.save_best(self.weights)
         counts.testing += time.monotonic() - began

@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import math
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +20,15 @@ from manyhands.errors import RunError, UsageError, near
 from manyhands.runs import checkpoint
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.settings import read_yaml
+from manyhands.texts import one_line
 
 HOME = Path("runs")
 """Runs lie here, below the working directory, unless told otherwise."""
 LAST, BEST = "last", "best"
 AVERAGING = "averaging.yaml"
 """How a parent averages; a run that has this file is a parent's."""
+COUNTED = ("steps", "seconds", "version")
+"""Of a run's state, what is counted."""
 DOOR = "door.yaml"
 """Where it listens and whom it lets in."""
 
@@ -47,24 +52,27 @@ class Run:
 
     def status(self) -> dict[str, Any]:
         """How far the run is or how it ended; {} before the first checkpoint."""
+        path = self.path / "state.json"
         try:
-            status: dict[str, Any] = json.loads((self.path / "state.json").read_text())
+            status = json.loads(path.read_bytes())
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
-            raise RunError(f"{self.path / 'state.json'} cannot be read: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(f"{path} is damaged: {one_line(error, 200)}") from error
+        if not isinstance(status, dict) or not all(_is_number(status.get(name, 0)) for name in COUNTED):
+            raise RunError(f"{path} is damaged: it does not say how far the run is")
         return status
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; a last line cut by a crash is left out."""
-        rows = []
-        if self.metrics_path.exists():
-            for line in self.metrics_path.read_text().splitlines():
-                try:
-                    rows.append(json.loads(line))
-                except ValueError:
-                    break
-        return rows
+        """The rows of metrics.jsonl. Damaged ones are left out and told of, but for a last one cut short."""
+        if not self.metrics_path.exists():
+            return []
+        lines = self.metrics_path.read_text(errors="replace").split("\n")
+        found = [_metrics_row(line) for line in lines]
+        damaged = sum(row is None for row in found[:-1])
+        if damaged:
+            print(f"manyhands: {self.metrics_path}: left out {damaged} damaged rows", file=sys.stderr)
+        return [row for row in found if row is not None]
 
     def checkpoint_path(self, which: str) -> Path:
         return self.path / "checkpoints" / f"{which}.safetensors"
@@ -120,6 +128,19 @@ class Run:
     def save_config(self, config: Config) -> None:
         text = yaml.safe_dump(config.to_plain(), sort_keys=False)
         checkpoint.write_atomically(self.path / "config.yaml", text.encode())
+
+
+def _metrics_row(line: str) -> dict[str, Any] | None:
+    """None for what is no row of metrics."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and _is_number(row.get("steps")) else None
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def try_lock(file: IO[str]) -> bool:

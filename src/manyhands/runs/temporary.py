@@ -11,23 +11,27 @@ from pathlib import Path
 from manyhands.runs.store import try_lock
 
 LOCK = ".lock"
+SUFFIX = 10
+"""Characters that make a directory's name unique, and more."""
 REMOVE = 'cat > /dev/null; rm -rf -- "$0"'
 """For a shell: waits until nobody holds the other end of its input any more."""
 
 
 @contextmanager
-def temporary(kind: str) -> Iterator[Path]:
-    """A directory for as long as this process needs it.
+def temporary(kind: str, longest: int = 4096) -> Iterator[Path]:
+    """A directory for as long as this process needs it; its path has no more than `longest` characters.
 
     A small process beside this one waits for its end and removes the directory. Where that one was killed as
     well, whoever makes the next directory of the same kind does.
     """
     prefix = f"manyhands-{kind}-"
     home = Path(tempfile.gettempdir())
+    if len(str(home)) + len(prefix) + SUFFIX > longest:
+        home = Path("/tmp")
     for place in home.glob(f"{prefix}*"):
         if _abandoned(place):
             shutil.rmtree(place, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{prefix}"))
+    made = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=home))
     with (made / LOCK).open("a") as file:
         try_lock(file)
         # Found by its name only once it is locked, so that nobody takes it for abandoned.

@@ -50,7 +50,7 @@ class View:
         if self.quiet:
             return
         if opening := self.opening(run):
-            self.console.print(opening, soft_wrap=True)
+            self.console.print(opening, soft_wrap=True, markup=False)
         if self.console.is_terminal:
             self.live = Live(Text("starting the workers"), console=self.console, refresh_per_second=8)
             self.live.start()

@@ -1,0 +1,26 @@
+"""How often something that others cause may be said."""
+
+import time
+
+
+class Throttle:
+    """Lets `burst` through in any `seconds`, and counts all."""
+
+    def __init__(self, seconds: float, burst: int = 1) -> None:
+        self.seconds, self.burst = seconds, burst
+        self.total = 0
+        self.recent: list[float] = []
+
+    def lets_through(self) -> bool:
+        """Counts one more, and tells whether it may be said."""
+        self.total += 1
+        now = time.monotonic()
+        self.recent = [when for when in self.recent if now - when < self.seconds]
+        if len(self.recent) >= self.burst:
+            return False
+        self.recent.append(now)
+        return True
+
+    def so_far(self) -> str:
+        """How many there were, to stand behind what is said."""
+        return f" ({self.total} so far)" if self.total > 1 else ""

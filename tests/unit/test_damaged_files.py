@@ -1,0 +1,96 @@
+"""Files of a run that were damaged: one line, and whatever is sound is still shown."""
+
+import json
+import stat
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from manyhands import cli
+from manyhands.errors import RunError, UsageError
+from manyhands.plain_yaml import MAX_LETTERS, parse_yaml
+from manyhands.runs.store import Run
+from manyhands.secret_files import read_secret
+from manyhands.settings import parse_override, resolve
+
+ROW = {"steps": 5, "version": 1}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("sound", "damaged"):
+        place = tmp_path / "runs" / name
+        place.mkdir(parents=True)
+        (place / "config.yaml").write_text("env: {id: CartPole-v1}\n")
+        (place / "state.json").write_text(json.dumps({"status": "finished", "steps": 77, "seconds": 1.5}))
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"steps": "x"}', '{"seconds": NaN}', "\udcff"])
+def test_runs_shows_the_sound_ones_beside_a_damaged_state(
+    home: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "damaged" / "state.json").write_bytes(text.encode(errors="surrogateescape"))
+    cli.main(["runs"])
+    shown = capsys.readouterr()
+    rows = {line.split()[0]: line for line in shown.out.splitlines()}
+    assert "77" in rows["sound"]
+    assert "damaged" in rows["damaged"].split()[1:]
+    assert shown.err.count("\n") == 1
+    assert "state.json is damaged" in shown.err
+    with pytest.raises(RunError, match=r"state\.json is damaged"):
+        Run(home / "damaged").status()
+
+
+@pytest.mark.parametrize("text", ["run: {algo: nonsense}", "env: [", "- a"])
+def test_runs_shows_the_sound_ones_beside_damaged_settings(
+    home: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "damaged" / "config.yaml").write_text(text)
+    cli.main(["runs"])
+    shown = capsys.readouterr()
+    assert "77" in shown.out
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("bad", [b"5", b"\xff\xfe", b"{}", b'{"steps": "x"}', b"[" * 100_000, b"null"])
+def test_damaged_rows_of_metrics_are_left_out_and_told_of(
+    home: Path, bad: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(home / "sound")
+    row = json.dumps(ROW).encode()
+    run.metrics_path.write_bytes(row + b"\n" + bad + b"\n" + row + b"\n")
+    assert run.metrics() == [ROW, ROW]
+    assert "left out 1 damaged rows" in capsys.readouterr().err
+    run.metrics_path.write_bytes(row + b"\n" + row[:7])  # cut by a crash
+    assert run.metrics() == [ROW]
+    assert capsys.readouterr().err == ""
+
+
+def test_aliases_of_long_texts_are_counted_by_their_letters() -> None:
+    text = f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 2000)}]"
+    with pytest.raises(UsageError, match=str(MAX_LETTERS)):
+        parse_yaml(text, "it")
+
+
+@pytest.mark.parametrize("setting", ["run.seed", "run.steps", "algo.learning_rate", "collect.lanes"])
+@pytest.mark.parametrize("value", ["0x" + "f" * 5000, "9" * 5000, "0x" + "f" * 30, "9" * 39])
+def test_numbers_that_no_setting_can_hold_are_refused_in_one_line(setting: str, value: str) -> None:
+    fine = setting == "algo.learning_rate" and len(value) < 40
+    with nullcontext() if fine else pytest.raises(UsageError) as caught:
+        resolve("CartPole-v1", "ppo", None, (parse_override(f"{setting}={value}"),))
+    assert fine or len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o640])
+def test_a_secret_that_others_can_read_is_said(
+    tmp_path: Path, mode: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "secret"
+    path.write_text("a secret\n")
+    path.chmod(mode)
+    assert read_secret(path, "--password-file") == "a secret"
+    others = bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
+    assert ("others can read" in capsys.readouterr().err) == others

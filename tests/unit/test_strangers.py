@@ -1,0 +1,320 @@
+"""What others may send to a worker, a child and an executor that joins, with no network around them."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from test_allowed import ALL, ATTEMPTS, MARK
+
+from manyhands import cli, training, wire
+from manyhands.averaging import commands as averaging
+from manyhands.averaging.limits import Limits as ChildLimits
+from manyhands.channels import amqp_joined, amqp_worker
+from manyhands.channels.amqp_hands import Hands
+from manyhands.channels.amqp_joined import JoinedChannel
+from manyhands.channels.amqp_names import MOST_OPEN, Limits, Offer, Report, RunSettings
+from manyhands.channels.throttle import Throttle
+from manyhands.collect.collector import Collector
+from manyhands.collect.signs import BEATS, BUSY, CHECKING, EPISODE, LANE, RUN, SHARD, unshared
+from manyhands.collect.streams import env_seed
+from manyhands.config import Config, EnvConfig
+from manyhands.errors import ManyhandsError, UsageError, WireError
+from manyhands.experience import LaneState, ShardState
+from manyhands.limits import OwnLimits
+from manyhands.orders import Order, Task
+from manyhands.plan import plan
+from manyhands.policy import Weights
+from manyhands.roles.daemon import Daemon, Watched
+
+SMALL: dict[str, Any] = {
+    "env": {"id": "small_envs:Chain"},
+    "collect": {"shards": 1, "lanes": 4, "steps": 4},
+    "net": {"hidden": [4]},
+    "run": {"mode": "async", "workers": 0},
+}
+
+
+def task(**changes: Any) -> Task:
+    return replace(plan(Config.from_plain(SMALL)).task, **changes)
+
+
+def placed(value: Any, mark: Path) -> Any:
+    if isinstance(value, str):
+        return value.replace(MARK, str(mark))
+    if isinstance(value, list):
+        return [placed(item, mark) for item in value]
+    return {name: placed(item, mark) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+class Quiet:
+    """A link to a broker that is not there."""
+
+    generation = 1
+    address = "amqp://nowhere/"
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.sent: list[wire.Message] = []
+        self.up = SimpleNamespace(is_set=lambda: True)
+
+    def start(self, patient: bool = False) -> None: ...
+
+    def close(self) -> None: ...
+
+    def run(self, work: Any, timeout: float) -> None:
+        work.close()
+
+    def send(self, exchange: str, key: str, body: bytes, headers: Any = None) -> None:
+        self.sent.append(wire.decode(body))
+
+
+def hand(monkeypatch: pytest.MonkeyPatch, patterns: list[str], limits: OwnLimits | None = None) -> Any:
+    monkeypatch.setattr(amqp_worker, "Link", Quiet)
+    made = amqp_worker.Hand(
+        None, "w", "manyhands.hand.w", patterns, None, say=lambda text: None, limits=limits
+    )  # type: ignore[arg-type]
+    made.generation, made.inbox = 1, "manyhands.hand.w.1"
+    return made
+
+
+def offer(played: Task, run: str = "run", epoch: str = "e.1") -> wire.Message:
+    return Offer(run, epoch, Limits(60.0, 1000), dict(played.to_message().meta)).to_message("offer")
+
+
+def kinds(made: Any) -> list[str]:
+    return [message.kind for message in made.link.sent]
+
+
+@pytest.mark.parametrize(("env_id", "kwargs", "patterns"), ATTEMPTS)
+def test_no_attempt_gets_past_a_worker(
+    env_id: str, kwargs: dict[str, Any], patterns: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = hand(monkeypatch, patterns)
+    forged = replace(task(), env=EnvConfig(env_id, placed(kwargs, tmp_path / "mark")))
+    try:
+        made._do(offer(forged))
+    except WireError:
+        pass  # such as arguments that no message can carry
+    else:
+        assert kinds(made) == ["refuse"]
+    assert not made.sessions
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(("env_id", "kwargs", "patterns"), ATTEMPTS)
+def test_no_attempt_gets_past_a_child(
+    env_id: str, kwargs: dict[str, Any], patterns: list[str], tmp_path: Path
+) -> None:
+    config = replace(Config.from_plain(SMALL), env=EnvConfig(env_id, placed(kwargs, tmp_path / "mark")))
+    link = SimpleNamespace(name="child", url="ws://parent:8765")
+    options = SimpleNamespace(allow_env=patterns, cores=1, quiet=True)
+    with pytest.raises(UsageError):
+        averaging._train_for(
+            link,
+            SimpleNamespace(config=config),
+            ChildLimits.of(None, 64, 1024),
+            options,  # type: ignore[arg-type]
+        )
+    assert not (tmp_path / "mark").exists()
+
+
+def joined(settings: str, monkeypatch: pytest.MonkeyPatch) -> JoinedChannel:
+    monkeypatch.setattr(amqp_joined, "Link", Quiet)
+    channel = JoinedChannel(None, "run")  # type: ignore[arg-type]
+    channel.inbox = "manyhands.executor.e.1"
+    message = SimpleNamespace(body=wire.encode(RunSettings("run", settings, "key").to_message("settings")))
+    channel._hear(message)  # type: ignore[arg-type]
+    return channel
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "{id: 'os:system', kwargs: {command: 'touch MARK'}}",
+        "{id: 'manyhands/Lto-v0', kwargs: {functions: ['os:system'], bounds: [[-1, 1]]}}",
+    ],
+)
+def test_an_executor_that_joins_imports_only_what_its_owner_allows(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    settings = f"env: {env.replace('MARK', str(mark))}\nrun: {{mode: async}}\n"
+    channel = joined(settings, monkeypatch)
+    monkeypatch.setattr("manyhands.channels.amqp_joined.JoinedChannel", lambda *_: channel)
+    with pytest.raises(UsageError, match="not allowed here"):
+        training.join("run", "amqp://guest@nowhere/", directory=tmp_path / "run", allowed=ALL)
+    assert not mark.exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_from_elsewhere_put_nothing_raw_on_a_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    channel = joined('algo: {"\\e[2Jhi": 1}\nrun: {mode: async}', monkeypatch)
+    with pytest.raises(ManyhandsError) as caught:
+        channel.config()
+    with pytest.raises(SystemExit):
+        cli._leave(str(caught.value), 2)
+    assert capsys.readouterr().err.strip().isprintable()
+    with pytest.raises(WireError, match=r"env\.id"):
+        joined('env: {id: "a\\e[2Jb"}\nrun: {mode: async}', monkeypatch).config()
+
+
+def test_rubbish_is_counted_and_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, said = hand(monkeypatch, []), []
+    made.say = said.append
+    for _ in range(1000):
+        made._hear(SimpleNamespace(headers={}, body=b"rubbish" * 9), 1)
+    assert len(said) == 1
+    assert made.unrecognised.total == 1000
+    monkeypatch.setattr(made.unrecognised, "seconds", 0.0)
+    made._hear(SimpleNamespace(headers={}, body=b"rubbish" * 9), 1)
+    assert "(1001 so far)" in said[1]
+
+
+def test_a_throttle_lets_a_burst_through() -> None:
+    throttle = Throttle(60.0, 3)
+    assert [throttle.lets_through() for _ in range(5)] == [True] * 3 + [False] * 2
+
+
+def test_a_worker_does_not_hold_more_environments_than_its_owner_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = hand(monkeypatch, ["small_envs:*"], OwnLimits(1000, lanes=8, message=64))
+    played = task()
+    made._do(offer(played))
+    (session,) = made.sessions.values()
+    weights = Weights(0, played.spec.initial_vector(0), played.spec.schema)
+    session.versions[""][0] = weights
+    session.send = lambda made: None
+    for shard in range(3):
+        order = Order(shard, 0, 0).to_message()
+        made._do(replace(order, meta={**order.meta, "order": f"o-{shard}", "run": "run"}))
+    assert not made.sessions
+    refusals = [message.meta["text"] for message in made.link.sent if message.kind == "refuse"]
+    assert "12 environments" in refusals[0]
+    assert "--max-lanes allows 8" in refusals[0]
+
+
+def test_all_runs_of_a_process_share_its_memory() -> None:
+    played = task()
+    limits = OwnLimits(memory=1, lanes=100, message=64)
+    limits.check(played)
+    with pytest.raises(UsageError, match="--max-memory"):
+        limits.check(played, [played] * 1000)
+
+
+def test_a_window_is_nobody_elses_to_open() -> None:
+    from manyhands.envs import make as envs
+
+    with pytest.raises(UsageError, match="window"):
+        envs.check_imports(EnvConfig("CartPole-v1", {"render_mode": "human"}), [])
+
+
+def test_a_hand_with_very_many_orders_has_lost_none() -> None:
+    hands = Hands()
+    report = Report("manyhands.hand.a", "w", "h", 1)
+    hands.join(report)
+    names = [f"{shard}-{sequence}" for shard in range(128) for sequence in (0, 1)]
+    for name in names:
+        shard, sequence = map(int, name.split("-"))
+        hands.give(Order(shard, sequence, 0), name)
+    later = time.monotonic() + 10
+    for second in range(9):
+        told = replace(report, open=tuple(names)[:MOST_OPEN])
+        hands.known[report.hand].update(told, later + second)
+    assert hands.overdue() == []
+
+
+@pytest.mark.parametrize("worker_memory", [1, 99])
+def test_limits_under_which_no_process_can_play_are_refused(worker_memory: int) -> None:
+    with pytest.raises(ValueError, match="limits of"):
+        Limits(60.0, worker_memory)
+
+
+class Gone:
+    """A process that has ended."""
+
+    pid = 2**22 + 1
+
+    def poll(self) -> int:
+        return -9
+
+
+@pytest.mark.parametrize("retired", [True, False])
+def test_what_grows_too_large_when_it_is_made_is_not_made_again(retired: bool) -> None:
+    daemon = Daemon("amqp://127.0.0.1:1/", 1, "worker", False, [])
+    signs = unshared()
+    signs[BEATS], signs[BUSY], signs[SHARD], signs[RUN] = 3, 1, CHECKING, 77
+    watched = Watched(0, "hand", Gone(), signs, time.monotonic(), retired=retired)  # type: ignore[arg-type]
+    watched.reason = "it held 5000 MB" if retired else ""
+    daemon.hands.append(watched)
+    daemon._tell = lambda message: None  # type: ignore[method-assign]
+    daemon._bury(watched, -9)
+    daemon.link.close()
+    assert (77 in daemon.refused_runs) == retired  # a kill by somebody says nothing about the run
+    assert (daemon.due[0] > time.monotonic() + 0.05) == retired
+
+
+def test_a_state_of_another_layout_does_not_fit() -> None:
+    layout = task().layout
+    assert ShardState.fresh(layout).fits(layout)
+    lanes = tuple(
+        LaneState(0, np.zeros((2, 3), np.int32), np.zeros(9, np.float32)) for _ in range(layout.lanes)
+    )
+    assert not ShardState(1, lanes).fits(layout)
+    assert not ShardState(1, ShardState.fresh(layout).lanes[:1]).fits(layout)
+
+
+def test_episodes_to_skip_are_kept_when_another_executor_has_learned() -> None:
+    fresh = ShardState.fresh(task().layout)
+    before = fresh.skipping(1, 3).skipping(1, 0).skipping(2, 5)
+    after = ShardState(4, tuple(replace(lane, episode=2) for lane in fresh.lanes)).still_skipping(before)
+    assert [lane.skip for lane in after.lanes] == [(), (3,), (5,), ()]
+
+
+def test_an_episode_to_skip_is_not_even_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    import small_envs
+
+    played = task()
+    begun: list[int | None] = []
+    reset = small_envs.Chain.reset
+
+    def noted(self: Any, *, seed: int | None = None, options: Any = None) -> Any:
+        begun.append(seed)
+        return reset(self, seed=seed, options=options)
+
+    monkeypatch.setattr(small_envs.Chain, "reset", noted)
+    collector = Collector(played, "w", lambda event: None)
+    state = ShardState.fresh(played.layout).skipping(1, 0)
+    weights = Weights(0, played.spec.initial_vector(0), played.spec.schema)
+    collector.collect(Order(0, 0, 0, state), weights, played.layout.allocate())
+    assert env_seed(played.seed, 1, 0) not in begun
+    assert env_seed(played.seed, 1, 1) in begun
+
+
+def test_signs_name_the_lander_whose_physics_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from manyhands.envs.box2d import Lander
+
+    settings = {"env": {"id": "LunarLander-v3"}, "collect": {"shards": 1, "lanes": 3, "steps": 4}}
+    played, signs = plan(Config.from_plain({**SMALL, **settings})).task, unshared()
+    collector = Collector(played, "w", lambda event: None, progress=signs)
+    landers: list[int] = []
+    seen: list[tuple[int, int]] = []
+    start = Lander.start
+
+    def noted(self: Any, action: Any) -> None:
+        if id(self) not in landers:
+            landers.append(id(self))
+        seen.append((landers.index(id(self)), signs[LANE]))
+        start(self, action)
+
+    monkeypatch.setattr(Lander, "start", noted)
+    weights = Weights(0, played.spec.initial_vector(0), played.spec.schema)
+    collector.collect(Order(0, 0, 0), weights, played.layout.allocate())
+    assert len(seen) == 3 * (1 + 4)  # a reset steps once
+    assert all(lander == lane for lander, lane in seen)
+    assert signs[EPISODE] == 0
