@@ -13,6 +13,7 @@ from manyhands.averaging.link import Link
 from manyhands.averaging.maths import (
     FLOAT32_MAX,
     FORMATS,
+    SMALLEST_SCALE,
     STEP_LIMIT,
     Feedback,
     Format,
@@ -113,3 +114,16 @@ def test_a_child_keeps_its_weights_when_its_parents_would_ruin_it_and_says_whose
     link.value = 2.0
     exchanger.after(learner, [])
     assert (learner.vector == 1.0).all()
+
+
+def test_many_small_steps_do_not_lead_to_weights_that_no_network_can_learn_from() -> None:
+    """Each is small for weights that have grown so far, so only their size can end it."""
+    mine = np.full(10, 0.1, np.float32)
+    for _ in range(40):
+        theirs = mine * 9
+        scale = max(SMALLEST_SCALE, root_mean_square(mine))
+        if why := absurdity(mine, theirs, 1.0, len(mine), scale):
+            break
+        mine = theirs
+    assert "no network can learn" in why
+    assert root_mean_square(mine) < 1e7

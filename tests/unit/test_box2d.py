@@ -57,7 +57,7 @@ def test_a_lander_that_cannot_start_fails_in_its_step(monkeypatch: pytest.Monkey
         raise ArithmeticError("broken")
 
     monkeypatch.setattr(landers[1].unwrapped, "start", broken)
-    make.start(landers, [0, 0, 0])
+    make.start(landers, [0, 0, 0], lambda i: None)
     for lander in (landers[0], landers[2]):
         assert len(lander.step(0)) == 5
     with pytest.raises(ArithmeticError):

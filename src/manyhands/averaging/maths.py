@@ -64,17 +64,16 @@ def absurdity(mine: Float32, other: Float32, share: float, trained: int, scale: 
     """
     if len(other) > trained and float(np.abs(other[trained:]).max()) > LARGEST_STATISTIC:
         return f"they hold statistics of inputs beyond {LARGEST_STATISTIC:g}"
-    size = root_mean_square(other[:trained])
-    if size > LARGEST_START:  # however small the steps to it were
-        return f"no network can learn from weights of that size (root mean square {size:.2g})"
     with np.errstate(over="ignore"):
         moved = share * root_mean_square(other[:trained] - mine[:trained])
     limit = STEP_LIMIT * scale
-    if moved <= limit:
-        return ""
-    return (
-        f"they are so far away that a step to them is {moved:.2g} (root mean square), allowed are {limit:.2g}"
-    )
+    if moved > limit:
+        away = f"a step to them is {moved:.2g} (root mean square), allowed are {limit:.2g}"
+        return f"they are so far away that {away}"
+    size = root_mean_square(other[:trained])
+    if size > LARGEST_START:  # by many steps, each of which was small for weights that had grown so far
+        return f"no network can learn from weights of that size (root mean square {size:.2g})"
+    return ""
 
 
 def quantise(vector: Float32, how: Format) -> dict[str, Array]:

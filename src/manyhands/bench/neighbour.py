@@ -1,4 +1,4 @@
-"""How much of its speed does a learner lose to a neighbour that takes a core? Alone and beside it, in turns."""
+"""How much of its speed a learner loses to a neighbour that takes one core: alone and beside it, in turns."""
 
 import argparse
 import statistics
