@@ -65,6 +65,8 @@ STARVING = 0.5
 SILENCE = 2.0
 """Seconds without a report, of which there is one a second, that count as silent. Twice as many for a hand
 that was given up and came back: a step of its environment may let no other thread run."""
+HEARD = 1.5
+"""Seconds in which every hand that is well reports."""
 GRACE = 0.5
 """Seconds after a failed knock in which the hand's supervisor may still say how it died."""
 PATIENCE = 10.0
@@ -218,11 +220,11 @@ class AmqpChannel:
                 self.arrivals.put(("unplayed", Unplayed.from_message(heard)))
             case "wanted":
                 self._send_weights(Wanted.from_message(heard).hand)
-            case "settled" if self.shared:
+            case "settled":
                 self._hear_settled(heard)
-            case "over" if self.shared:
+            case "over":
                 self.arrivals.put(("over", Ended.from_message(heard)))
-            case "ask" if self.shared:
+            case "ask":
                 self._answer(Ask.from_message(heard).inbox)
             case "released":
                 released = Released.from_message(heard)
@@ -242,10 +244,13 @@ class AmqpChannel:
         self.arrivals.put(("settled", settled, states[0]))
 
     def _answer(self, inbox: str) -> None:
-        """Another executor wants to join: here are the run's settings, and the key that it needs."""
+        """Another executor wants to join: here are the run's settings, and the key that it needs.
+
+        One that cannot be joined has no keys; the settings say why.
+        """
         if len(self.keys) >= MOST_EXECUTORS and inbox not in self.keys:
             return
-        key = self.keys.setdefault(inbox, secrets.token_hex(16))
+        key = self.keys.setdefault(inbox, secrets.token_hex(16)) if self.shared else ""
         meta = {"run": self.names.run, "config": yaml.safe_dump(self.settings), "key": key}
         self.link.send("", inbox, wire.encode(wire.Message("settings", "", meta)))
 
@@ -302,13 +307,14 @@ class AmqpChannel:
         """Lets others play what a hand has that says nothing, while everybody waits for it.
 
         Its machine sleeps, or its network is cut: the broker would notice after twenty seconds. It joins
-        again when it is back. Where all are silent, it is this executor that hears nothing.
+        again when it is back. Where nobody was heard of late, it is this executor that did not listen.
         """
         usable = self.hands.usable()
-        silent = [h for h in usable if h.orders and now - h.heard > self.patience.get(h.name, SILENCE)]
-        if len(silent) == len(usable):
+        if not any(now - hand.heard < HEARD for hand in usable):
             return
-        for hand in silent:
+        for hand in usable:
+            if not hand.orders or now - hand.heard <= self.patience.get(hand.name, SILENCE):
+                continue
             if len(self.patience) < MOST_HANDS:
                 self.patience[hand.name] = 2 * self.patience.get(hand.name, SILENCE)
             self._lose(hand.name, f"it said nothing for {now - hand.heard:.1f} s", None, fault=False)

@@ -307,20 +307,32 @@ class RayChannel:
         for answer in actor.orders:
             del self.by_answer[answer]
         actor.orders.clear()
-        culprit = Culprit(*actor.signs[1:]) if actor.hung else self._crash_site(actor)
+        hung_at = Culprit(*actor.signs[1:]) if actor.hung else None
+        actor.ready = False
+        crashed_at = self._crash_site(actor)
+        culprit = hung_at or crashed_at
         reason, actor.gone = actor.gone, ""
-        actor.hung = actor.ready = False
+        actor.hung = False
         actor.lost_at = time.monotonic()
         actor.asked, actor.seen_at = None, time.monotonic()
         return Lost(actor.name, reason, tuple(actor.shards), orders, culprit)
 
     def _crash_site(self, actor: Actor) -> Culprit | None:
-        """Asks the process that is started in place of a lost one where that one crashed."""
-        try:
-            site = ray.get(actor.handle.crash_site.remote(), timeout=START_TIMEOUT)
-        except RayError:  # a timeout is one
-            return None
-        return None if site is None else Culprit(*site)
+        """Waits for the process that is started in place of a lost one, and knows where that one crashed."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                site = ray.get(actor.handle.crash_site.remote(), timeout=left)
+            except RayActorError as error:
+                if getattr(error, "actor_init_failed", False):
+                    return None  # its orders tell
+                time.sleep(POLL)  # it is not there yet
+                continue
+            except RayError:  # a timeout is one
+                return None
+            actor.ready = True
+            return None if site is None else Culprit(*site)
+        return None
 
     def _watch(self) -> None:
         """Asks those that were silent for a while how far they are; one that does not move is ended."""

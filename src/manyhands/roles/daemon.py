@@ -45,7 +45,7 @@ GRACE = 3.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before a hand that failed is started again, doubling while it keeps failing."""
 LONG_ENOUGH = 10.0
-"""Seconds after which a hand that fails was a good one until then."""
+"""Seconds in which a good hand does not grow too large."""
 MOST_REFUSED = 1000
 
 
@@ -190,15 +190,16 @@ class Daemon:
         )
         print(f"{hand.name.rpartition('.')[2]}: {reason}; starting another", flush=True)
         self._tell(gone.to_message("gone"))
-        self.due[hand.index] = time.monotonic() + self._pause(hand, by_itself=guilty or hand.retired)
+        self.due[hand.index] = time.monotonic() + self._pause(hand)
 
-    def _pause(self, hand: Watched, by_itself: bool) -> float:
-        """Seconds before the next is started: ever more for what keeps failing by itself.
+    def _pause(self, hand: Watched) -> float:
+        """Seconds before the next is started: ever more for what cannot start, or grows too large at once.
 
-        One that somebody killed, or that was there for a while, is started again at once.
+        What was killed, or crashed while it played, is started again at once, because other runs wait for it;
+        crashes count for the run that caused them, which ends with too many.
         """
         lived = time.monotonic() - hand.started
-        if hand.progress[BEATS] and (not by_itself or lived > LONG_ENOUGH):
+        if hand.progress[BEATS] and (not hand.retired or lived > LONG_ENOUGH):
             self.pauses[hand.index] = FIRST_PAUSE
             return 0.0
         pause = self.pauses[hand.index]
