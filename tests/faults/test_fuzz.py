@@ -5,7 +5,7 @@ import pytest
 from manyhands.bench.fuzz import TARGETS
 from manyhands.bench.fuzz_report import run
 
-SECONDS = 4.0
+SECONDS = 3.0
 
 
 @pytest.mark.parametrize("target", TARGETS)

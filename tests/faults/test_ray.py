@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -40,6 +41,42 @@ def config(env: str, **run: Any) -> Config:
 
 def digest(run: Run) -> str:
     return hashlib.sha256(run.checkpoint(LAST).weights.vector.tobytes()).hexdigest()
+
+
+LISTENERS = """
+import os, tempfile
+from contextlib import ExitStack
+from pathlib import Path
+import psutil, ray
+from manyhands.channels.ray import ONLY_HERE, connect
+before = set(psutil.pids())
+with ExitStack() as held:
+    connect("ray", 1, 1.0, held)
+    ray.get(ray.remote(lambda: 1).remote())
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == "LISTEN" and connection.pid not in before - {os.getpid()}:
+            print("listens", connection.laddr.ip.removeprefix("::ffff:"))
+    for place in Path(tempfile.gettempdir()).iterdir():
+        print("place", place.name, oct(place.stat().st_mode)[-3:])
+print("left", os.listdir(tempfile.gettempdir()))
+print("cluster", ray._private.ray_constants.ENABLE_RAY_CLUSTER, ONLY_HERE in os.environ)
+"""
+
+
+def test_a_local_cluster_keeps_to_loopback_and_leaves_nothing() -> None:
+    with TemporaryDirectory(dir="/tmp") as place:  # a short one, in which Ray's sockets have room
+        environment = {**os.environ, "TMPDIR": place}
+        done = subprocess.run(
+            [sys.executable, "-c", LISTENERS], env=environment, capture_output=True, text=True, check=True
+        )
+    lines = done.stdout.splitlines()
+    listening = {line.split()[1] for line in lines if line.startswith("listens")}
+    assert listening <= {"127.0.0.1", "::1"}
+    assert listening
+    modes = [line.split()[2] for line in lines if line.startswith("place manyhands-ray")]
+    assert modes == ["700"]
+    assert "left []" in lines
+    assert "cluster True False" in lines
 
 
 class Watcher(View):

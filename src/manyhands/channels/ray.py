@@ -13,7 +13,8 @@ import tempfile
 import time
 import uuid
 from collections import deque
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -408,14 +409,14 @@ def connect(address: str, workers: int, cpus: float, held: ExitStack) -> None:
             enough = max(float(os.cpu_count() or 1), workers * cpus)
             # Ray opens its directory to everyone; the one around it is this user's alone.
             place = held.enter_context(temporary("ray", LONGEST_PLACE)) / "s"
-            stay_on_loopback()
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                num_cpus=int(enough + 0.999),
-                _temp_dir=str(place),
-                **common,
-            )
+            with on_loopback():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    num_cpus=int(enough + 0.999),
+                    _temp_dir=str(place),
+                    **common,
+                )
         elif address == EXISTING:
             ray.init(address="auto", **common)
         elif address.startswith(CLIENT):
@@ -433,10 +434,20 @@ def connect(address: str, workers: int, cpus: float, held: ExitStack) -> None:
     held.callback(ray.shutdown)
 
 
-def stay_on_loopback() -> None:
-    """Keeps a cluster that is about to be started off every network, as Ray does by itself on a desktop."""
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Keeps a cluster that is started meanwhile off every network, as Ray does by itself on a desktop."""
+    given, read = os.environ.get(ONLY_HERE), ray_constants.ENABLE_RAY_CLUSTER
     os.environ[ONLY_HERE] = "0"  # for its processes
-    ray_constants.ENABLE_RAY_CLUSTER = False  # for this one, which may have read that already
+    ray_constants.ENABLE_RAY_CLUSTER = False  # for this one, which has read that already
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = read
+        if given is None:
+            del os.environ[ONLY_HERE]
+        else:
+            os.environ[ONLY_HERE] = given
 
 
 def _knock(address: str) -> None:
