@@ -170,13 +170,16 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--target", choices=TARGETS, help="only this one, in this process; prints JSON")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each target (default: 60)")
     parser.add_argument("--seed", type=int, default=1, help="of the mutations (default: 1)")
+    parser.add_argument(
+        "--at-once", type=int, default=1, metavar="N", help="targets side by side (default: 1)"
+    )
     parser.add_argument("--input", metavar="HEX", help="with --target: run this one input and nothing else")
     parser.add_argument("--out", type=Path, default=Path("benchmarks"))
     options = parser.parse_args(arguments)
     if options.target is None:
         from manyhands.bench.fuzz_report import report
 
-        report(TARGETS, options.seconds, options.seed, arguments, options.out)
+        report(TARGETS, options.seconds, options.seed, options.at_once, arguments, options.out)
     elif options.input is not None:
         repeat(options.target, options.input)
     else:

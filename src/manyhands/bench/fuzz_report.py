@@ -1,4 +1,4 @@
-"""Runs the fuzzer on every target, one after the other, and keeps what came of it."""
+"""Runs the fuzzer on every target, and keeps what came of it."""
 
 import json
 import re
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,15 @@ class Outcome:
 
 
 def report(
-    targets: Sequence[str], seconds: float, seed: int, arguments: Sequence[str], out: Path
+    targets: Sequence[str], seconds: float, seed: int, at_once: int, arguments: Sequence[str], out: Path
 ) -> list[Outcome]:
-    outcomes = []
-    for target in targets:
-        outcomes.append(run(target, seconds, seed))
-        found = len(outcomes[-1].findings)
-        print(f"{target}: {outcomes[-1].executions:,} inputs, {found} findings", flush=True)
+    def fuzz_and_tell(target: str) -> Outcome:
+        outcome = run(target, seconds, seed)
+        print(f"{target}: {outcome.executions:,} inputs, {len(outcome.findings)} findings", flush=True)
+        return outcome
+
+    with ThreadPoolExecutor(max(1, at_once)) as pool:
+        outcomes = list(pool.map(fuzz_and_tell, targets))
     _report(outcomes, seed, arguments).save(out, _picture(outcomes))
     return outcomes
 
