@@ -41,6 +41,8 @@ def report(
     def fuzz_and_tell(target: str) -> Outcome:
         outcome = run(target, seconds, seed)
         print(f"{target}: {outcome.executions:,} inputs, {len(outcome.findings)} findings", flush=True)
+        for finding in outcome.findings:
+            print(f"  {finding['error']} ({finding['where']})", flush=True)
         return outcome
 
     with ThreadPoolExecutor(max(1, at_once)) as pool:
