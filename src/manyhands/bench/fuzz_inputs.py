@@ -274,8 +274,7 @@ def change_array(parts: Parts, rng: Random) -> Parts:
                 shape[rng.randrange(len(shape))] = rng.choice((0, 1, 2, 3, 5, 2**20, 2**62, -1))
             else:
                 shape = rng.choice(([], [0], [1, *shape], [*shape, 1], shape[::-1], [1] * 9, [0, 2**28]))
-            if 0 <= prod(shape) * size <= LONGEST:
-                bodies[at] = _fit(bodies[at], prod(shape) * size)
+            bodies[at] = _fit(bodies[at], max(0, prod(shape) * size))
         case 4:
             name = rng.choice(("vector", "values", "scales", "obs", "", "x" * 300, "\x1b[2J", "shard0.obs"))
         case 5:
@@ -289,6 +288,8 @@ def change_array(parts: Parts, rng: Random) -> Parts:
 
 
 def _fit(body: bytes, size: int) -> bytes:
+    """`body` cut or filled up to `size` bytes, which an earlier change may have made absurd."""
+    size = min(size, LONGEST)
     return (body + bytes(max(0, size - len(body))))[:size]
 
 
