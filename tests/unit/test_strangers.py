@@ -1,5 +1,6 @@
 """What others may send to a worker, a child and an executor that joins, with no network around them."""
 
+import io
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from test_allowed import ALL, ATTEMPTS, MARK
 
 from manyhands import cli, training, wire
@@ -16,7 +18,18 @@ from manyhands.averaging.limits import Limits as ChildLimits
 from manyhands.channels import amqp_joined, amqp_worker
 from manyhands.channels.amqp_hands import Hands
 from manyhands.channels.amqp_joined import JoinedChannel
-from manyhands.channels.amqp_names import MOST_OPEN, Limits, Offer, Report, RunSettings
+from manyhands.channels.amqp_names import (
+    MOST_OPEN,
+    Finish,
+    Limits,
+    Offer,
+    Released,
+    Report,
+    RunSettings,
+    Unplayed,
+)
+from manyhands.channels.base import WorkerStatus
+from manyhands.channels.open import broker_name
 from manyhands.channels.throttle import Throttle
 from manyhands.collect.collector import Collector
 from manyhands.collect.signs import BEATS, BUSY, CHECKING, EPISODE, LANE, RUN, SHARD, unshared
@@ -29,6 +42,7 @@ from manyhands.orders import Order, Task
 from manyhands.plan import plan
 from manyhands.policy import Weights
 from manyhands.roles.daemon import Daemon, Watched
+from manyhands.runs.view import _worker_table
 
 SMALL: dict[str, Any] = {
     "env": {"id": "small_envs:Chain"},
@@ -318,3 +332,31 @@ def test_signs_name_the_lander_whose_physics_run(monkeypatch: pytest.MonkeyPatch
     assert len(seen) == 3 * (1 + 4)  # a reset steps once
     assert all(lander == lane for lander, lane in seen)
     assert signs[EPISODE] == 0
+
+
+@pytest.mark.parametrize(
+    ("letter", "kind"),
+    [
+        (Finish("r" * 201, "over"), "finish"),
+        (Finish("\U0001f600" * 51, "over"), "finish"),
+        (Unplayed("manyhands.hand.h", "o" * 201, "cannot"), "unplayed"),
+        (Released("manyhands.hand." + "h" * 200, 0), "released"),
+    ],
+)
+def test_names_that_no_queue_can_have_are_refused(letter: Any, kind: str) -> None:
+    with pytest.raises(WireError, match="a name of at most 200 bytes"):
+        type(letter).from_message(letter.to_message(kind))
+
+
+def test_a_run_whose_name_is_too_long_for_a_broker_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at most 180 bytes"):
+        broker_name(tmp_path / ("\U0001f600" * 46))
+    assert len(broker_name(tmp_path / ("x" * 180)).encode()) < 200
+
+
+def test_brackets_in_names_of_workers_are_shown_as_they_are() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    status = WorkerStatus("[/evil]", 0.0, False, host="[bold]host")
+    console.print(_worker_table([status], 1))
+    assert "[/evil]" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[bold]host" in console.file.getvalue()  # type: ignore[attr-defined]

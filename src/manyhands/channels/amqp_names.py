@@ -17,6 +17,8 @@ TO_WORKERS = "manyhands.to_workers"
 HAND = "manyhands.hand."
 EXECUTOR = "manyhands.executor."
 """How the names of inboxes begin; no message makes anybody send to a queue that is called otherwise."""
+LONGEST_NAME = 200
+"""Bytes of a name that queues or messages are called by; AMQP carries 255, with what we put around it."""
 
 
 MOST_OPEN = 10_000
@@ -63,7 +65,17 @@ class Letter:
         for name, start in (("hand", HAND), ("process", HAND), ("inbox", EXECUTOR)):
             if isinstance(value := getattr(letter, name, None), str) and not value.startswith(start):
                 raise WireError(f"a {name} that is not called {start}...")
+        for name in ("hand", "process", "inbox", "run", "order"):
+            if isinstance(value := getattr(letter, name, None), str):
+                check_name(value)
         return letter
+
+
+def check_name(name: object) -> str:
+    """Refuses what no queue and no message can be called."""
+    if not isinstance(name, str) or len(name.encode()) > LONGEST_NAME:
+        raise WireError(f"{name!r:.60} where a name of at most {LONGEST_NAME} bytes was expected")
+    return name
 
 
 @dataclass(frozen=True)

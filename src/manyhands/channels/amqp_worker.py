@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -32,6 +32,7 @@ from manyhands.channels.amqp_names import (
     Released,
     Report,
     Unplayed,
+    check_name,
 )
 from manyhands.channels.amqp_session import WEIGHTS_TIMEOUT, ConnectionReplacedError, Session
 from manyhands.channels.throttle import Throttle
@@ -66,8 +67,6 @@ MOST_TODO = 10_000
 MOST_REFUSED = 10_000
 UNRECOGNISED_INTERVAL = 2.0
 """Seconds between two lines about messages that cannot be recognised."""
-MOST_LETTERS = 200
-"""Of an order's id."""
 
 
 class Hand:
@@ -158,7 +157,8 @@ class Hand:
         """What has come but waits its turn is not lost; reports say so."""
         session = self.sessions.get(str(heard.meta.get("run")))
         if session is not None and heard.kind in ("order", "trial"):
-            session.unanswered.add(str(heard.meta.get("order"))[:MOST_LETTERS])
+            with suppress(WireError):  # told when its turn comes
+                session.unanswered.add(check_name(heard.meta.get("order")))
 
     def wait_a_moment(self) -> None:
         """A sign of life of somebody who waits for the broker; what was under way may be void meanwhile."""
@@ -289,7 +289,7 @@ class Hand:
         plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
         stripped = replace(message, meta=plain)
         order = Order.from_message(stripped) if message.kind == "order" else Trial.from_message(stripped)
-        session.order_id = str(message.meta.get("order"))[:MOST_LETTERS]
+        session.order_id = check_name(message.meta.get("order"))
         session.agent = getattr(order, "agent", "")
         assert session.collector is not None
         if isinstance(order, Order):

@@ -12,6 +12,9 @@ from manyhands.settings import usable_cores
 CHANNEL_VARIABLE = "MANYHANDS_CHANNEL"
 """Where a broker's address may be given, too: unlike arguments, not everyone can read it."""
 
+LONGEST_RUN_NAME = 180
+"""Bytes; at a broker, queues are called by it."""
+
 
 def open_channel(plan: Plan, broker: str | None, path: Path) -> ExecutorChannel:
     """A broker's workers, worker processes, or none. More workers than shards would have nothing to do."""
@@ -40,6 +43,11 @@ def open_channel(plan: Plan, broker: str | None, path: Path) -> ExecutorChannel:
 
 def broker_name(path: Path) -> str:
     """A run's name at a broker: the same when it is resumed, and no other run's."""
+    if len(path.name.encode()) > LONGEST_RUN_NAME:
+        raise UsageError(
+            f"a run over a broker has a name of at most {LONGEST_RUN_NAME} bytes, and {path.name!r:.60} has "
+            f"{len(path.name.encode())}; choose another --name or --dir"
+        )
     place = hashlib.sha256(f"{socket.gethostname()}:{path.resolve()}".encode()).hexdigest()[:8]
     return f"{path.name}-{place}"
 

@@ -193,8 +193,8 @@ def _worker_table(statuses: Sequence[WorkerStatus], version: int) -> Table:
     for (name, host), hands in sorted(by_name.items())[:WORKER_ROWS]:
         played = max(hand.version for hand in hands)
         table.add_row(
-            name,
-            host,
+            Text(name),  # not markup: others chose these names
+            Text(host),
             str(len(hands)),
             f"{max(hand.quiet for hand in hands):.0f} s",
             f"{sum(hand.speed for hand in hands):,.0f}",
