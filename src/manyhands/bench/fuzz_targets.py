@@ -608,7 +608,7 @@ class JoinedSide:
         first = channel.arrivals.get()
         channel.arrivals.put(first)
         if first[0] == "settings":
-            with suppress(UsageError):
+            with suppress(UsageError, WireError):
                 channel.config()
 
 

@@ -75,7 +75,7 @@ class Report:
         for table in self.tables:
             table.show(console)
         for note in self.notes:
-            console.print(note, soft_wrap=True)
+            console.print(note, soft_wrap=True, markup=False)
         save_png(figure, out / f"{self.name}.png")
         plain = {
             "benchmark": self.name,
