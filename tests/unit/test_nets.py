@@ -164,7 +164,7 @@ def plain_forward(spec: NetSpec, flat: torch.Tensor, obs: torch.Tensor) -> list[
     """Every head by torch's own layers on one tensor, which is then differentiated as a whole."""
     part = {p.name: flat[p.offset : p.end].view(p.shape) for p in spec.parameters}
     activations = {"tanh": torch.tanh, "relu": torch.relu, "none": lambda x: x}
-    hidden = obs.permute(0, 3, 1, 2) if spec.image == "hwc" else obs
+    hidden = obs.permute(0, 3, 1, 2) if spec.image == "hwc" else obs if spec.image else obs.flatten(1)
     if spec.normalise:
         hidden = ((obs.flatten(1) - part["input.mean"]) * part["input.scale"]).clamp(-10, 10)
     for i, layer in enumerate(spec.trunk):
