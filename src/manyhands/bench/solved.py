@@ -186,8 +186,7 @@ def _report(outcomes: Sequence[Outcome], episodes: int, arguments: list[str]) ->
         "episodes that no training or test has seen. The old version is here for its wall clock alone.",
         "A run is solved when a test of 100 episodes lies two standard errors above the goal, and a second "
         "one, of 100 other episodes, one standard error above it.",
-        "Wall clock: from starting `manyhands train ENV --seed S --quiet` to the exit of the process. The "
-        "versions take turns, seed by seed.",
+        "Wall clock: from starting `manyhands train ENV --seed S --quiet` to the exit of the process.",
         *_ratios(outcomes, envs),
     ]
     return Report(
@@ -206,11 +205,13 @@ def _ratios(outcomes: Sequence[Outcome], envs: Sequence[str]) -> list[str]:
     notes = []
     for env in envs:
         old, new = ({each.seed: each.wall for each in _group(outcomes, v, env)} for v in (OLD, NEW))
-        pairs = [new[seed] / old[seed] for seed in new if seed in old]
+        pairs = [new[seed] / old[seed] for seed in new if seed in old]  # measured in turns
         if pairs:
-            medians = statistics.median(new.values()) / statistics.median(old.values())
+            both = [seed for seed in new if seed in old]
+            medians = statistics.median(new[i] for i in both) / statistics.median(old[i] for i in both)
             notes.append(
-                f"{env}: the median wall clock is {medians:.2f} times the old one; seed by seed the median "
+                f"{env}: over the seeds of both versions, which took turns, the median wall clock is "
+                f"{medians:.2f} times the old one; seed by seed the median "
                 f"ratio is {statistics.median(pairs):.2f} ({len(pairs)} pairs)."
             )
     return notes
