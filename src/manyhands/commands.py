@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from manyhands.cli import BENCHES
 from manyhands.errors import ManyhandsError, RunError, UsageError, near, needs
@@ -211,10 +212,11 @@ def runs(options: argparse.Namespace) -> None:
         table.add_column(heading, justify="right" if heading in ("steps", "time", "best test") else "left")
     for item in found:
         try:
-            table.add_row(*_run_row(item))
+            row = _run_row(item)
         except ManyhandsError as error:
-            table.add_row(item.name, "", "", "", "damaged", "", "", "")
+            row = (item.name, "", "", "", "damaged", "", "", "")
             print(f"manyhands: {one_line(error)}", file=sys.stderr)
+        table.add_row(*(Text(one_line(cell)) for cell in row))  # files may hold markup, or a terminal's codes
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDE  # names are for other programs to read, so they are not shortened
@@ -232,7 +234,7 @@ def _run_row(item: store.Run) -> tuple[str, ...]:
         _state(item, status),
         f"{status.get('steps', 0):,}",
         f"{status.get('seconds', 0.0):.1f} s",
-        f"{best:.1f}" if isinstance(best, int | float) else "-",
+        "-" if best is None else f"{best:.1f}",
     )
 
 

@@ -9,12 +9,15 @@ import pytest
 
 from manyhands import cli
 from manyhands.errors import RunError, UsageError
+from manyhands.lto.judge import read
 from manyhands.plain_yaml import MAX_LETTERS, parse_yaml
-from manyhands.runs.store import Run
+from manyhands.runs.store import BOOKED, Run
 from manyhands.secret_files import read_secret
 from manyhands.settings import parse_override, resolve
 
-ROW = {"steps": 5, "version": 1}
+ROW = {"steps": 5, "seconds": 0.5, "version": 1}
+TEST_ROW = {"steps": 5, "seconds": 0.5, "test_mean": 1.0, "test_sd": 0.0}
+HUGE = "9" * 400
 
 
 @pytest.fixture
@@ -28,7 +31,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "null", '{"steps": "x"}', '{"seconds": NaN}', "\udcff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", "null", '{"steps": "x"}', '{"seconds": NaN}', "\udcff"),
+        *(f'{{"steps": {HUGE}}}', '{"best_mean": "x"}', f'{{"last_mean": {HUGE}}}'),
+    ],
+)
 def test_runs_shows_the_sound_ones_beside_a_damaged_state(
     home: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,6 +53,19 @@ def test_runs_shows_the_sound_ones_beside_a_damaged_state(
         Run(home / "damaged").status()
 
 
+@pytest.mark.parametrize("status", ["[/x]", "[red]", "\x1b[2J", ["[/x]"], {"a": HUGE}])
+def test_whatever_a_state_calls_itself_is_shown_as_it_is(
+    home: Path, status: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "damaged" / "state.json").write_text(json.dumps({"status": status, "steps": 78}))
+    cli.main(["runs"])
+    shown = capsys.readouterr()
+    assert "77" in shown.out
+    assert "78" in shown.out
+    assert str(status)[:3].replace("\x1b", r"\x1b") in shown.out
+    assert "\x1b" not in shown.out
+
+
 @pytest.mark.parametrize("text", ["run: {algo: nonsense}", "env: [", "- a"])
 def test_runs_shows_the_sound_ones_beside_damaged_settings(
     home: Path, text: str, capsys: pytest.CaptureFixture[str]
@@ -55,7 +77,21 @@ def test_runs_shows_the_sound_ones_beside_damaged_settings(
     assert shown.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("bad", [b"5", b"\xff\xfe", b"{}", b'{"steps": "x"}', b"[" * 100_000, b"null"])
+BAD_COLUMNS: list[dict[str, object]] = [
+    *({"steps": 10**400}, {"seconds": None}, {"seconds": "x"}, {"version": "x"}, {"version": [1]}),
+    *({"return_mean": "x"}, {"return_mean": True}, {"learning": 1.0}, {"waiting": "x"}),
+    *({"test_mean": 1.0}, {"test_mean": "x", "test_sd": 1.0}, {"test_sd": {}}),
+]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(b"5", b"\xff\xfe", b"{}", b'{"steps": "x"}', b"[" * 100_000, b"null"),
+        b'{"steps": 5, "version": 1}',
+        *(json.dumps({**ROW, **columns}).encode() for columns in BAD_COLUMNS),
+    ],
+)
 def test_damaged_rows_of_metrics_are_left_out_and_told_of(
     home: Path, bad: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +103,28 @@ def test_damaged_rows_of_metrics_are_left_out_and_told_of(
     run.metrics_path.write_bytes(row + b"\n" + row[:7])  # cut by a crash
     assert run.metrics() == [ROW]
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("columns", [{}, *BAD_COLUMNS, {"return_mean": -1e99, "steps": 1e99}])
+def test_what_is_sound_in_damaged_metrics_is_shown(
+    home: Path, columns: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    booked = dict.fromkeys(BOOKED, 0.1)
+    rows = [ROW, {**ROW, **booked}, {**ROW, "return_mean": None}, TEST_ROW, {**ROW, **columns}]
+    Run(home / "sound").metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cli.main(["show", "sound"])
+    assert "learning curve: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("bad", ["5", "{}", '{"version": 1}', '{"version": 1, "mse": "x", "msle": 1}', "{"])
+def test_damaged_measures_of_a_law_are_left_out(
+    tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"version": 1, "mse": 0.5, "msle": 0.5, "regret": 0.5}
+    path = tmp_path / "quality.jsonl"
+    path.write_text(f"{json.dumps(row)}\n{bad}\n{json.dumps(row)}\n")
+    assert read(path) == [row, row]
+    assert "left out 1 damaged rows" in capsys.readouterr().err
 
 
 def test_aliases_of_long_texts_are_counted_by_their_letters() -> None:

@@ -1,7 +1,7 @@
 """How good a law is: its f against the true minimum, over a fixed set of conditions."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from manyhands.lto.law import Law
 from manyhands.lto.truth import minimum
 from manyhands.policy import NetSpec, Weights
 from manyhands.runs.checkpoint import write_atomically
+from manyhands.runs.store import is_number, read_rows
 
 EVERY = 10
 """Training steps between two measurements."""
@@ -79,12 +80,6 @@ class QualityLog:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows so far; a last line cut by a crash is left out."""
-    rows: list[dict[str, Any]] = []
-    if path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
-    return rows
+    """The rows so far that are sound."""
+    names = ("version", *(field.name for field in fields(Quality)))
+    return read_rows(path, lambda row: all(is_number(row.get(name)) for name in names))

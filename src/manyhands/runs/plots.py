@@ -58,12 +58,13 @@ def learning_curve(run: Run, out: Path, goal: float | None = None) -> None:
     inline = config.run.workers == 0
     figure = new_figure(10, 8)
     figure.suptitle(_title(run, progress[-1]), fontsize=12, fontweight="bold")
-    heights = (5, 1.6, 2.4) if "learning" in progress[-1] else (5, 1.6)  # a parent does not learn
+    booked = [row for row in progress if "learning" in row]
+    heights = (5, 1.6, 2.4) if booked else (5, 1.6)  # a parent does not learn
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     _draw_returns(panels[0], progress, tests, goal)
     _draw_speed(panels[1], progress)
     if len(panels) == 3:
-        _draw_booked(panels[2], progress, inline)
+        _draw_booked(panels[2], booked, inline)
     panels[-1].set_xlabel("environment steps")
     panels[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
     panels[-1].set_xlim(0, 1.02 * max(1, *(row["steps"] for row in rows)))
@@ -135,16 +136,16 @@ def speed_over(steps: Floats, seconds: Floats) -> tuple[Floats, Floats]:
     return (at[1:] + at[:-1]) / 2, np.diff(at) / spans
 
 
-def _draw_booked(axes: Axes, progress: list[Row], inline: bool) -> None:
+def _draw_booked(axes: Axes, rows: list[Row], inline: bool) -> None:
     """The executor's seconds, stacked; workers collect beside it, so theirs are a line."""
-    steps, whole = _columns(progress, "steps", "seconds")
+    steps, whole = _columns(rows, "steps", "seconds")
     shares = {"learning": BLUE, "broadcasting": GREEN, "testing": ORANGE, "waiting": GREY}
     if inline:
         shares = {"collecting": VIOLET, **shares}
-    parts = [_columns(progress, name)[0] for name in shares]
+    parts = [_columns(rows, name)[0] for name in shares]
     axes.stackplot(steps, *parts, labels=list(shares), colors=list(shares.values()), alpha=0.75)
     if not inline:
-        collecting = _columns(progress, "collecting")[0]
+        collecting = _columns(rows, "collecting")[0]
         axes.plot(steps, collecting, color=VIOLET, linewidth=1.8, label="collecting (workers, beside it)")
     axes.plot(steps, whole, color="#333333", linewidth=1.0, linestyle=":", label="wall clock")
     axes.set_ylim(bottom=0)

@@ -2,11 +2,10 @@
 
 import fcntl
 import json
-import math
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -29,6 +28,13 @@ AVERAGING = "averaging.yaml"
 """How a parent averages; a run that has this file is a parent's."""
 COUNTED = ("steps", "seconds", "version")
 """Of a run's state, what is counted."""
+MEANS = ("best_mean", "last_mean")
+"""Of a run's state, the results of tests, or null before the first."""
+BOOKED = ("collecting", "waiting", "learning", "broadcasting", "testing")
+TOGETHER = (("steps", "seconds"), ("version",), BOOKED, ("test_mean", "test_sd"))
+"""Columns of metrics.jsonl that are numbers; a row has all of a group or none, and the first group always."""
+LARGEST = 1e100
+"""The largest number that tables and plots can show."""
 DOOR = "door.yaml"
 """Where it listens and whom it lets in."""
 
@@ -59,20 +65,13 @@ class Run:
             return {}
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path} is damaged: {one_line(error, 200)}") from error
-        if not isinstance(status, dict) or not all(_is_number(status.get(name, 0)) for name in COUNTED):
+        if not isinstance(status, dict) or not _is_status(status):
             raise RunError(f"{path} is damaged: it does not say how far the run is")
         return status
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl. Damaged ones are left out and told of, but for a last one cut short."""
-        if not self.metrics_path.exists():
-            return []
-        lines = self.metrics_path.read_text(errors="replace").split("\n")
-        found = [_metrics_row(line) for line in lines]
-        damaged = sum(row is None for row in found[:-1])
-        if damaged:
-            print(f"manyhands: {self.metrics_path}: left out {damaged} damaged rows", file=sys.stderr)
-        return [row for row in found if row is not None]
+        """The rows of metrics.jsonl that are sound."""
+        return read_rows(self.metrics_path, _is_row)
 
     def checkpoint_path(self, which: str) -> Path:
         return self.path / "checkpoints" / f"{which}.safetensors"
@@ -130,17 +129,44 @@ class Run:
         checkpoint.write_atomically(self.path / "config.yaml", text.encode())
 
 
-def _metrics_row(line: str) -> dict[str, Any] | None:
-    """None for what is no row of metrics."""
+def read_rows(path: Path, sound: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    """Rows, each a line of JSON. Damaged ones are left out and told of, but for a last one cut short."""
+    if not path.exists():
+        return []
+    found = [_row(line, sound) for line in path.read_text(errors="replace").split("\n")]
+    damaged = sum(row is None for row in found[:-1])
+    if damaged:
+        print(f"manyhands: {path}: left out {damaged} damaged rows", file=sys.stderr)
+    return [row for row in found if row is not None]
+
+
+def _row(line: str, sound: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and _is_number(row.get("steps")) else None
+    return row if isinstance(row, dict) and sound(row) else None
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+def _is_row(row: dict[str, Any]) -> bool:
+    """Whether all is there, and of its kind, that tables and plots of this row need."""
+    groups = (TOGETHER[0], *(group for group in TOGETHER if any(name in row for name in group)))
+    whole = all(is_number(row.get(name)) for group in groups for name in group)
+    return whole and _is_mean(row.get("return_mean"))
+
+
+def _is_status(status: dict[str, Any]) -> bool:
+    counted = all(is_number(status.get(name, 0)) for name in COUNTED)
+    return counted and all(_is_mean(status.get(name)) for name in MEANS)
+
+
+def _is_mean(value: Any) -> bool:
+    return value is None or is_number(value)
+
+
+def is_number(value: Any) -> bool:
+    """Not by `math.isfinite`, which cannot take integers of hundreds of digits."""
+    return type(value) in (int, float) and -LARGEST <= value <= LARGEST
 
 
 def try_lock(file: IO[str]) -> bool:
