@@ -41,7 +41,10 @@ class Plan:
 
 
 def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: bool = True) -> Plan:
-    """A run that `learns_here` must find room in this machine's memory; a parent's children are elsewhere."""
+    """A run that `learns_here` must find room in this machine's memory; a parent's children are elsewhere.
+
+    Whoever holds the network all the same calls `check_network`.
+    """
     env = envs.make(config.env, callable_env)
     try:
         found = envs.describe(env)
@@ -69,7 +72,8 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
     if isinstance(config.algo, HogwildConfig):
         hogwild = Hogwild(config.collect.shards, config.run.algo, asdict(config.algo))
     if learns_here:
-        _check_sizes(config, spec, layout)
+        check_network(spec)
+        _check_batches(config, layout)
     task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes, hogwild)
     if hogwild is not None:
         _check_hogwild(config, spaces)
@@ -78,22 +82,25 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
     return Plan(config, spaces, task, solved_at, callable_env)
 
 
-def _check_sizes(config: Config, spec: NetSpec, layout: Layout) -> None:
-    """Refuses a network or a batch that this machine's memory cannot hold, before any of it is made."""
+def check_network(spec: NetSpec) -> None:
+    """Refuses a network that this machine's memory cannot hold, before any of it is made."""
+    what = f"a network of {spec.size:,} numbers"
+    _check_size(what, 4 * spec.size * COPIES_OF_WEIGHTS, "net.hidden")
+
+
+def _check_batches(config: Config, layout: Layout) -> None:
+    what = f"batches of {config.collect.batch:,} steps"
+    wanted = config.collect.shards * layout.dense_nbytes * COPIES_OF_BATCHES
+    _check_size(what, wanted, "collect.lanes or collect.steps")
+
+
+def _check_size(what: str, wanted: int, setting: str) -> None:
     room = free_memory()
-    for what, wanted, setting in (
-        (f"a network of {spec.size:,} numbers", 4 * spec.size * COPIES_OF_WEIGHTS, "net.hidden"),
-        (
-            f"batches of {config.collect.batch:,} steps",
-            config.collect.shards * layout.dense_nbytes * COPIES_OF_BATCHES,
-            "collect.lanes or collect.steps",
-        ),
-    ):
-        if wanted > RESERVE * room:
-            raise UsageError(
-                f"{what} would take {wanted / 1e9:.1f} GB, and {room / 1e9:.1f} GB are free; "
-                f"make {setting} smaller"
-            )
+    if wanted > RESERVE * room:
+        raise UsageError(
+            f"{what} would take {wanted / 1e9:.1f} GB, and {room / 1e9:.1f} GB are free; "
+            f"make {setting} smaller"
+        )
 
 
 def _check_hogwild(config: Config, spaces: envs.Spaces) -> None:

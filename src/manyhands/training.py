@@ -140,10 +140,11 @@ def join(
         seed = mix(config.run.seed, INIT, int(channel.agent, 16)) >> 33  # another agent, not the same twice
         config = replace(config, run=replace(config.run, seed=seed))
         planned = plan(config)
+        first = planned.first_weights()
         run = store.create(path, config)
         held.enter_context(run.lock())
         channel.start(planned.task, config.collect.shards)
-        executor = _execute(planned, run, channel, planned.first_weights(), None, view or View(quiet=True))
+        executor = _execute(planned, run, channel, first, None, view or View(quiet=True))
         if executor.counts.solved:
             channel.end_run(f"solved by its executor in {run.path}")
     return run

@@ -26,10 +26,11 @@ from manyhands.averaging.protocol import (
 )
 from manyhands.checks import require
 from manyhands.collect.streams import INIT, mix
+from manyhands.config import Config
 from manyhands.decoding import decode
 from manyhands.envs import make as envs
 from manyhands.errors import ManyhandsError, RunError, UsageError, WireError, needs
-from manyhands.plan import plan
+from manyhands.plan import Plan, check_network, plan
 from manyhands.runs import checkpoint, store
 from manyhands.runs.store import Run
 from manyhands.runs.temporary import temporary
@@ -108,10 +109,19 @@ def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) ->
     seed = {} if options.seed is None else {"run": {"seed": options.seed}}
     overrides = (*(parse_override(text) for text in options.set), seed)
     config = resolve(options.env, options.algo, options.config, overrides, DEFAULT_ALGO)
-    planned = plan(config, learns_here=False)
-    run = store.create(store.choose_path(options.name, options.dir), planned.config)
+    path = store.choose_path(options.name, options.dir)
+    planned = _planned(config)
+    first = planned.first_weights()  # before there is a directory, which nobody would want if that fails
+    run = store.create(path, planned.config)
     held.enter_context(run.lock())
-    return Begun(run, planned, averaging, planned.first_weights(), ParentStats({}, Forgotten()))
+    return Begun(run, planned, averaging, first, ParentStats({}, Forgotten()))
+
+
+def _planned(config: Config) -> Plan:
+    """What a parent holds: the network alone, without the batches and memories of its children."""
+    planned = plan(config, learns_here=False)
+    check_network(planned.spec)
+    return planned
 
 
 def _find(options: argparse.Namespace) -> Run:
@@ -136,7 +146,7 @@ def _resumed(run: Run, given: dict[str, Any], held: ExitStack) -> Begun:
         raise UsageError(f"{kept} is damaged: {one_line(error)}") from error
     averaging = replace(averaging, **given)
     held.enter_context(run.lock())
-    planned, last = plan(run.config(), learns_here=False), run.checkpoint(store.LAST)
+    planned, last = _planned(run.config()), run.checkpoint(store.LAST)
     if last.spec.schema != planned.spec.schema:
         raise RunError(f"{run.path} holds another network than its config.yaml describes")
     if last.weights.version >= averaging.exchanges:
