@@ -25,7 +25,7 @@ def read_secret(path: Path | str, option: str) -> str:
         secret = raw.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         raise UsageError(f"{option} {path} is not text") from None
-    if not secret.strip():
+    if not secret:
         raise UsageError(f"{option} {path} is empty; write the secret into its first line")
     if not secret.isprintable():
         raise UsageError(f"{option} {path} holds characters that cannot be printed")

@@ -142,6 +142,21 @@ def test_numbers_that_no_setting_can_hold_are_refused_in_one_line(setting: str, 
     assert fine or len(str(caught.value)) < 400
 
 
+@pytest.mark.parametrize("text", ["   ", " a ", "\u00e4\u4e2d", '"'])
+def test_a_secret_may_be_any_printable_text(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "secret"
+    path.write_text(f"{text}\r\nmore\n")
+    path.chmod(0o600)
+    assert read_secret(path, "--password-file") == text
+
+
+def test_an_empty_secret_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("\n   \n")
+    with pytest.raises(UsageError, match="is empty"):
+        read_secret(path, "--password-file")
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o640])
 def test_a_secret_that_others_can_read_is_said(
     tmp_path: Path, mode: int, capsys: pytest.CaptureFixture[str]
