@@ -15,10 +15,11 @@ def one_line(text: object, limit: int = LONGEST) -> str:
 
 
 def lines(text: object, limit: int = LONGEST, most: int = MOST_LINES) -> str:
-    """The same for text of several lines, such as a traceback; of too many, the last ones."""
+    """The same for text of several lines, such as a traceback; of too many, the first and the last ones."""
     found = str(text).splitlines()
-    kept = [one_line(line.replace("\t", "    "), limit) for line in found[-most:]]
-    return "\n".join(kept)
+    if len(found) > most:  # the first says what it is about, the last how it ended
+        found = [found[0], f"... ({len(found) - most + 1} more lines)", *found[2 - most :]]
+    return "\n".join(one_line(line.replace("\t", "    "), limit) for line in found)
 
 
 def _visible(letter: str) -> str:

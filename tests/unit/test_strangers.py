@@ -14,6 +14,8 @@ from test_allowed import ALL, ATTEMPTS, MARK
 
 from manyhands import cli, training, wire
 from manyhands.averaging import commands as averaging
+from manyhands.averaging.child_view import ChildView
+from manyhands.averaging.keeper import Keeper
 from manyhands.averaging.limits import Limits as ChildLimits
 from manyhands.channels import amqp_joined, amqp_worker
 from manyhands.channels.amqp_hands import Hands
@@ -42,7 +44,8 @@ from manyhands.orders import Order, Task
 from manyhands.plan import plan
 from manyhands.policy import Weights
 from manyhands.roles.daemon import Daemon, Watched
-from manyhands.runs.view import _worker_table
+from manyhands.runs.view import View, _worker_table
+from manyhands.texts import lines
 
 SMALL: dict[str, Any] = {
     "env": {"id": "small_envs:Chain"},
@@ -360,3 +363,22 @@ def test_brackets_in_names_of_workers_are_shown_as_they_are() -> None:
     console.print(_worker_table([status], 1))
     assert "[/evil]" in console.file.getvalue()  # type: ignore[attr-defined]
     assert "[bold]host" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+RAW = "actor-0 failed [/bold]\n\x1b[2J\u202e forged\r line \x07"
+SHOWN = ["actor-0 failed [/bold]", r"\x1b[2J\u202e forged", r" line \x07"]
+
+
+@pytest.mark.parametrize("kind", [View, ChildView, Keeper])
+def test_what_anybody_says_is_shown_without_control_of_the_terminal(kind: type[Any]) -> None:
+    """On every channel: an environment's traceback is text of others as well."""
+    view = kind.__new__(kind)
+    view.live, view.errors = None, Console(file=io.StringIO(), width=120)
+    view.said(RAW)
+    assert view.errors.file.getvalue().splitlines() == SHOWN
+
+
+def test_of_very_many_lines_the_first_and_the_last_are_shown() -> None:
+    found = lines("\n".join(map(str, range(1000))), most=5).splitlines()
+    assert found == ["0", "... (996 more lines)", "997", "998", "999"]
+    assert lines("a\nb", most=2) == "a\nb"

@@ -7,7 +7,6 @@ from rich.panel import Panel
 from manyhands.averaging.child import Exchanger
 from manyhands.runs.store import Run
 from manyhands.runs.view import View, counted, number
-from manyhands.texts import lines
 
 if TYPE_CHECKING:
     from manyhands.roles.executor import Executor
@@ -43,10 +42,6 @@ class ChildView(View):
 
     def _parent(self) -> str:
         return "being looked for" if self.exchanger.link.connection is None else "connected"
-
-    def said(self, text: str) -> None:
-        """Also what environments say, which a parent's settings may have a part in."""
-        super().said(lines(text))
 
     def end(self, run: Run, executor: "Executor") -> None:
         pass

@@ -24,6 +24,7 @@ from manyhands.runs import store
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.store import Run
+from manyhands.texts import lines
 
 if TYPE_CHECKING:
     from manyhands.averaging.parent import Parent
@@ -100,7 +101,7 @@ class Keeper:
 
     def said(self, text: str) -> None:
         console = self.errors if self.live is None else self.live.console
-        console.print(Text(text), soft_wrap=True)
+        console.print(Text(lines(text)), soft_wrap=True)
 
     async def room(self) -> None:
         """Waits until the disk has caught up so far that another exchange may be made."""

@@ -17,6 +17,7 @@ from manyhands.channels.base import WorkerStatus
 from manyhands.config import Config
 from manyhands.experience import Evaluation
 from manyhands.runs.store import Run
+from manyhands.texts import lines
 
 if TYPE_CHECKING:
     from manyhands.roles.executor import Executor
@@ -73,7 +74,7 @@ class View:
 
     def said(self, text: str) -> None:
         console = self.live.console if self.live is not None else self.errors
-        console.print(Text(text, style="yellow"), soft_wrap=True)
+        console.print(Text(lines(text), style="yellow"), soft_wrap=True)  # others chose some of its words
 
     def _show(self, executor: "Executor") -> None:
         if self.quiet:
