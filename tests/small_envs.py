@@ -228,6 +228,8 @@ class Fatal(Chain):
                     time.sleep(3600)
                 case "exit":
                     os._exit(3)
+                case "exit-0":
+                    os._exit(0)
                 case "leave":
                     sys.exit(3)
         return super().step(action)

@@ -51,7 +51,7 @@ KNOWN: dict[str, str] = {}
 
 
 CRASHES = [
-    *(("processes", how) for how in ("segfault", "exit", "hang", "reset")),
+    *(("processes", how) for how in ("segfault", "exit", "exit-0", "hang", "reset")),
     *(("amqp", how) for how in ("segfault", "hang", "reset")),
     *(("ray", how) for how in ("segfault", "leave")),
 ]

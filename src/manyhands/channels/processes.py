@@ -46,7 +46,8 @@ GRACE = 2.0
 START_TIMEOUT = 60.0
 """Seconds that a worker may take to start; importing a heavy environment is slow."""
 FAILED = 70
-"""The exit code of a worker that failed without its environment: no episode is to blame."""
+"""The exit code of a worker that failed without its environment: no episode is to blame. While an order is
+under way, any other is the environment's doing, 0 as well."""
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
@@ -272,7 +273,7 @@ class ProcessesChannel:
         if not worker.ready and not hung and code >= 0:
             raise RunError(f"{worker.name} could not start ({describe_exit(code)})")
         culprit = None
-        if worker.orders and (hung or -code in CRASHES or (code not in (FAILED, 0) and code > 0)):
+        if worker.orders and (hung or -code in CRASHES or (code >= 0 and code != FAILED)):
             signs = worker.progress
             culprit = Culprit(signs[SHARD], signs[LANE], signs[EPISODE])
         self._start(worker.name, worker.shards)
