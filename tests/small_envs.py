@@ -235,6 +235,14 @@ class Fatal(Chain):
         return super().step(action)
 
 
+ONLY = Chain()
+
+
+def only() -> Chain:
+    """The same one every time."""
+    return ONLY
+
+
 class Unmakeable(Chain):
     """Brings down the process that makes it."""
 

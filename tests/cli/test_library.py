@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import manyhands
-from manyhands.errors import UsageError
+from manyhands.errors import EnvError, UsageError
 
 
 def test_train_load_act(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_wrong_setting_raises_usage_error(tmp_path: Path) -> None:
 
 def test_one_environment_for_all_lanes_is_refused(tmp_path: Path) -> None:
     env = gymnasium.make("CartPole-v1")
-    with pytest.raises(UsageError, match="return a new one every time"):
+    with pytest.raises(EnvError, match="return a new one every time"):
         manyhands.train(lambda: env, workers=0, directory=tmp_path / "run")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from brokers import Workers, broker
+from clusters import cluster
 
 from manyhands.config import Config
 from manyhands.errors import EnvError
@@ -94,14 +95,23 @@ def test_episodes_to_skip_are_remembered_when_a_run_is_resumed(tmp_path: Path) -
     assert digest(train(resumed, resume=first, view=Listener())) == digest(whole)
 
 
-@pytest.mark.parametrize("channel", ["processes", "amqp"])
+@pytest.mark.parametrize("channel", ["inline", "processes", "amqp", "ray"])
 @pytest.mark.parametrize(
     ("how", "said"),
-    [("nan", "is not finite"), ("shape", "where its observation space"), ("reward-text", "much")],
+    [
+        ("nan", "is not finite"),
+        ("shape", "where its observation space"),
+        ("reward-text", "much"),
+        ("only", "returned the same environment twice"),
+    ],
 )
 def test_a_broken_contract_ends_the_run_on_every_channel(
     tmp_path: Path, channel: str, how: str, said: str
 ) -> None:
     env = {"id": "small_envs:Failing", "kwargs": {"how": how, "marker": str(tmp_path / "m"), "after": 10}}
+    if how == "only":
+        env = {"id": "small_envs:only"}
+    if channel == "ray":
+        cluster()
     with pytest.raises(EnvError, match=said):
-        played(tmp_path / "run", channel, env, Listener())
+        played(tmp_path / "run", channel, env, Listener(), run={"workers": 0 if channel == "inline" else 2})

@@ -14,7 +14,7 @@ from manyhands.collect.signs import BEATS, EPISODE, LANE, NOBODY, SHARD, TESTING
 from manyhands.collect.streams import action_stream, env_seed
 from manyhands.envs import lto
 from manyhands.envs import make as envs
-from manyhands.errors import EnvError, UsageError
+from manyhands.errors import EnvError
 from manyhands.experience import LIFE_LOST, Array, LaneState, ShardState, Trajectory
 from manyhands.nets.build import Actor, actor
 from manyhands.orders import Fault, Notice, Order, Task, Trial, Verdict
@@ -99,9 +99,7 @@ class Shard:
             )
             self.progress[BEATS] += 1
         if len({id(lane.env.unwrapped) for lane in self.lanes}) < lanes:
-            raise UsageError(
-                f"{task.env.id} returned the same environment twice; return a new one every time"
-            )
+            raise EnvError(f"{task.env.id} returned the same environment twice; return a new one every time")
         env = self.lanes[0].env
         self.encode, self.decode = envs.codec(env, self.layout.obs_shape, self.layout.action)
         self.life_loss = LIFE_LOST in self.layout.columns
