@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands import wire
+from manyhands.algos import returns
 from manyhands.averaging.child import Exchanger
 from manyhands.averaging.link import Link
 from manyhands.averaging.maths import (
@@ -67,12 +68,69 @@ def test_a_step_is_absurd_when_it_is_many_times_what_weights_are() -> None:
     assert root_mean_square(np.full(7, 3.0, np.float32)) == pytest.approx(3.0)
 
 
-def test_statistics_of_inputs_may_be_large_but_not_absurd() -> None:
-    mine = np.zeros(10, np.float32)
-    far = np.r_[np.zeros(6), np.full(4, 1e9)].astype(np.float32)
-    assert absurdity(mine, far, 1.0, 6, 1.0) == ""
-    far[-1] = 1e20
-    assert "statistics" in absurdity(mine, far, 1.0, 6, 1.0)
+def statistics(*pairs: tuple[float, float]) -> Float32:
+    """Six weights, and the mean and the scale of every input."""
+    means, scales = zip(*pairs, strict=True)
+    return np.array([*[0.0] * 6, *means, *scales], np.float32)
+
+
+NEW = statistics((0, 1), (0, 1))
+LEARNED = statistics((0.1, 2), (300, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (NEW, statistics((1.7e9, 0.01), (-3e12, 1e-9))),  # the first exchange: any inputs
+        (LEARNED, NEW),  # a child that has learned nothing yet
+        (LEARNED, statistics((0, 1e3), (0, 1e3))),  # one whose inputs have not varied yet
+        (LEARNED, statistics((5e4, 1e-4), (5e6, 1e-6))),
+        (LEARNED, statistics((0.1, 0), (300, 0))),  # scales that int8 has rounded away
+        (statistics((0, 1e3), (0, 1e3)), statistics((5e4, 1e-4), (-5e4, 1e3))),
+        (statistics((9e16, 0.5), (-9e16, 0.5)), LEARNED),  # honest ones undo what others have done
+    ],
+)
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+def test_honest_statistics_of_inputs_are_taken(mine: Float32, theirs: Float32, share: float) -> None:
+    assert absurdity(mine, theirs, share, 6, 1.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "said"),
+    [
+        (NEW, statistics((1e20, 1), (0, 1)), "statistics of inputs beyond"),
+        (LEARNED, statistics((9e16, 2), (300, 0.01)), "their mean of input 0 is 9e+16 away"),
+        (LEARNED, statistics((0.1, 2), (-1e12, 1e-9)), "their mean of input 1 is 1e+12 away"),
+        (LEARNED, statistics((0.1, 1e5), (300, 0.01)), "scale inputs by more than 10000"),
+        (LEARNED, statistics((0.1, 2), (300, -1e9)), "scale inputs by more than 10000"),
+    ],
+)
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+def test_statistics_that_would_blind_a_network_are_refused(
+    mine: Float32, theirs: Float32, share: float, said: str
+) -> None:
+    assert said in absurdity(mine, theirs, share, 6, 1.0)
+
+
+@pytest.mark.parametrize("how", FORMATS)
+@pytest.mark.parametrize("alpha", [0.01, 0.5, 1.0])
+def test_no_statistics_of_training_are_refused(how: Format, alpha: float) -> None:
+    """Three children, which join one after the other, and a parent that begins with none."""
+    rng = np.random.default_rng(0)
+    offset = np.array([0.0, 1e-3, -40.0, 1e4, 7.0])
+    spread = np.array([1.0, 1e-4, 12.0, 3e3, 0.0])
+    parent = np.r_[np.zeros(len(offset)), np.ones(len(offset))].astype(np.float32)
+    moments = [(0.0, np.zeros(len(offset)), np.zeros(len(offset)))] * 3
+    feedback = [Feedback(how, len(parent)) for _ in moments]
+    for exchange in range(300):
+        child = int(rng.integers(1 + min(2, exchange // 50)))
+        moved = offset * (1 + exchange / 100)  # as the policy gets better
+        moments[child] = returns.moments(*moments[child], rng.normal(moved, spread, (64, len(offset))))
+        count, mean, square = moments[child]
+        sent = np.r_[mean, 1 / np.sqrt(square / count + 1e-6)].astype(np.float32)
+        received = dequantise(feedback[child].quantise(sent), how, len(sent))
+        assert absurdity(parent, received, alpha, 0, 1.0) == ""
+        parent = average(parent, received, alpha)
 
 
 class Answering(Link):

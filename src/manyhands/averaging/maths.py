@@ -27,6 +27,11 @@ LARGEST_START = 1e6
 """The root mean square of first weights from which no network can learn."""
 LARGEST_STATISTIC = 1e18
 """Of inputs; float32 holds its square."""
+LARGEST_SCALE = 1e4
+"""Of inputs. Ones that have not varied yet have a scale of 1e3, which is often what a new child sends."""
+MEAN_LIMIT = 1e5
+"""How many deviations of its own whoever averages lets the mean of an input lie away, one being 1 at the
+least. So an input that was always 0 here, such as a score, may be tens of thousands elsewhere."""
 DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "|i1"}
 
 
@@ -60,10 +65,10 @@ def absurdity(mine: Float32, other: Float32, share: float, trained: int, scale: 
     """What is wrong with `other`, so that `mine` must not be averaged with it; "" for all honest weights.
 
     The first `trained` numbers may move by STEP_LIMIT times `scale`, a root mean square that weights have
-    here. The others are statistics of inputs, of any size as long as squares of them can be computed.
+    here. The others are statistics of inputs.
     """
-    if len(other) > trained and float(np.abs(other[trained:]).max()) > LARGEST_STATISTIC:
-        return f"they hold statistics of inputs beyond {LARGEST_STATISTIC:g}"
+    if why := _absurd_statistics(mine[trained:], other[trained:], share):
+        return why
     with np.errstate(over="ignore"):
         moved = share * root_mean_square(other[:trained] - mine[:trained])
     limit = STEP_LIMIT * scale
@@ -74,6 +79,32 @@ def absurdity(mine: Float32, other: Float32, share: float, trained: int, scale: 
     if size > LARGEST_START:  # by many steps, each of which was small for weights that had grown so far
         return f"no network can learn from weights of that size (root mean square {size:.2g})"
     return ""
+
+
+def _absurd_statistics(mine: Float32, other: Float32, share: float) -> str:
+    """What is wrong with the means and scales (1 / deviation) of inputs, half of the numbers each.
+
+    Ones that are not statistics yet, 0 and 1 throughout, let any mean come. After that mine are on their way
+    there: a mean of `share` times the others', and a deviation that is still far too small. So a mean may lie
+    away by twice its own size / `share`, too, which lets honest ones undo what others have done as well.
+    """
+    (mean, scale), (their_mean, their_scale) = np.split(mine, 2), np.split(other, 2)
+    if not len(other) or not share:
+        return ""
+    if float(np.abs(other).max()) > LARGEST_STATISTIC:
+        return f"they hold statistics of inputs beyond {LARGEST_STATISTIC:g}"
+    if float(np.abs(their_scale).max()) > LARGEST_SCALE:  # int8 may round one a little below 0
+        return f"they scale inputs by more than {LARGEST_SCALE:g}"
+    if not mean.any() and (scale == 1).all():
+        return ""
+    own_mean = np.abs(mean.astype(np.float64))
+    deviation = 1 / np.clip(np.abs(scale.astype(np.float64)), 1 / LARGEST_STATISTIC, 1)
+    allowed = MEAN_LIMIT * deviation + 2 / share * own_mean
+    away = np.abs(their_mean.astype(np.float64) - mean)
+    worst = int(np.argmax(away / allowed))
+    if away[worst] <= allowed[worst]:
+        return ""
+    return f"their mean of input {worst} is {away[worst]:.2g} away, allowed are {allowed[worst]:.2g}"
 
 
 def quantise(vector: Float32, how: Format) -> dict[str, Array]:
