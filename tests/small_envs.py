@@ -281,5 +281,7 @@ class Lingering(Chain):
                 sys.exit(3)
             case "close-hangs":
                 time.sleep(3600)
-            case "close-waits":  # in code that is not Python
-                ctypes.CDLL(None).pause()
+            case "close-locks":  # in code that is not Python, and that no signal ends
+                lock = ctypes.create_string_buffer(64)
+                for _ in range(2):
+                    ctypes.CDLL(None).pthread_mutex_lock(lock)

@@ -25,7 +25,10 @@ ENDS_WITHIN = 60.0
 """Seconds; a sound run takes three, and a busy machine a few times as long."""
 SETTINGS = ("collect.lanes=4", "collect.steps=32", "algo.minibatch=64", "run.test_episodes=4")
 FILES = ["checkpoints", "config.yaml", "metrics.jsonl", "state.json"]
-HOWS = ("fork-returns", "fork-raises", "fork-exits", "close-raises", "close-exits", "close-hangs", "thread")
+HOWS = (
+    *("fork-returns", "fork-raises", "fork-exits"),
+    *("close-raises", "close-exits", "close-hangs", "close-locks", "thread"),
+)
 
 
 def command_line(*words: str, channel: str = "") -> subprocess.CompletedProcess[str]:
@@ -86,7 +89,7 @@ def test_inside_the_executor(tmp_path: Path, how: str) -> None:
     check(*trained(tmp_path / "run", how))
 
 
-@pytest.mark.parametrize("how", ["fork-returns", "close-hangs", "thread"])
+@pytest.mark.parametrize("how", ["fork-returns", "close-hangs", "close-locks", "thread"])
 def test_in_worker_processes(tmp_path: Path, how: str) -> None:
     check(*trained(tmp_path / "run", how, workers=2))
 
@@ -99,7 +102,7 @@ def test_at_a_broker(tmp_path: Path) -> None:
         assert workers.stop() == 0
 
 
-@pytest.mark.parametrize("how", ["fork-returns", "close-hangs"])
+@pytest.mark.parametrize("how", ["fork-returns", "close-hangs", "close-locks"])
 def test_when_an_agent_is_judged(tmp_path: Path, how: str) -> None:
     run, _ = trained(tmp_path / "run", "")
     scores = command_line("eval", str(run.path), "--episodes", "20").stdout
@@ -130,10 +133,55 @@ def test_what_cannot_be_closed_is_said_once_and_costs_its_time_once(
     ]
 
 
-def test_an_environment_is_closed_in_the_thread_that_made_it_or_given_up_in_another() -> None:
+def test_an_environment_that_shows_itself_is_closed_in_the_main_thread() -> None:
     closed_in: list[threading.Thread] = []
-    Closer().close(Kind, lambda: closed_in.append(threading.current_thread()))
+    Closer().close(Kind, lambda: closed_in.append(threading.current_thread()), shows=True)
     assert closed_in == [threading.main_thread()]
+
+
+def test_so_is_one_that_can_be_closed_nowhere_else(capsys: pytest.CaptureFixture[str]) -> None:
+    closed_in: list[threading.Thread] = []
+
+    def close() -> None:
+        closed_in.append(threading.current_thread())
+        if closed_in[-1] is not threading.main_thread():
+            raise RuntimeError("this is another thread's")
+
+    Closer().close(Kind, close)
+    assert closed_in[1:] == [threading.main_thread()]
+    assert capsys.readouterr().err == ""
+
+
+NATIVE = """
+import ctypes
+from manyhands.envs import closing
+closing.SLACK, closing.LAST_LIMIT = 0.2, 1.2
+lock = ctypes.create_string_buffer(64)
+def hang():
+    for _ in range(2):
+        ctypes.{library}(None).pthread_mutex_lock(lock)
+closing.Closer().close(str, hang, 0.2, shows={shows})
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("shows", [False, True])
+@pytest.mark.parametrize("library", ["CDLL", "PyDLL"])  # the second keeps Python's lock
+def test_a_close_that_hangs_in_native_code_is_left_or_ends_the_process(library: str, shows: bool) -> None:
+    script = NATIVE.format(library=library, shows=shows)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
+    )
+    goes_on = library == "CDLL" and not shows
+    assert (done.returncode, done.stdout) == ((0, "went on\n") if goes_on else (1, ""))
+    assert ("took longer than 0.2 s" in done.stderr) == goes_on
+    assert (" in hang\n" in done.stderr) == (not goes_on)
+    assert ("close() of the environment str hangs in native code" in done.stderr) == (
+        library == "CDLL" and shows
+    )
+
+
+def test_in_another_thread_it_is_given_up() -> None:
     other = threading.Thread(target=Closer().close, args=(Kind, lambda: time.sleep(5), 0.1))
     began = time.monotonic()
     other.start()

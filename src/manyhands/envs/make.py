@@ -130,7 +130,13 @@ def start(playing: list[Env], actions: list[Any], about_to: Callable[[int], None
 
 def close(env: Env) -> None:
     """Closes one that nobody plays any more; what goes wrong with it is said, and no more."""
-    CLOSER.close(type(env.unwrapped), env.close)
+    CLOSER.close(type(env.unwrapped), env.close, shows=_shows(env))
+
+
+def _shows(env: Env) -> bool:
+    """Whether it draws, for a person or as observations, and so may have windows that belong to a thread."""
+    shape = getattr(getattr(env, "observation_space", None), "shape", None) or ()
+    return len(shape) == 3 or getattr(env, "render_mode", None) is not None
 
 
 def _spec(env_id: str) -> str | EnvSpec:
