@@ -61,7 +61,8 @@ def train(
 
     `start` is what a new run begins with instead of random weights.
     """
-    share_cores()
+    view = view or View(quiet=True)
+    share_cores(view.said)
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
     if channel is not None and config.run.algo not in ANYWHERE:
@@ -88,7 +89,7 @@ def train(
         for _ in range(executors - 1):
             assert channel is not None
             held.enter_context(_another_executor(channel, run.path, envs.imported_names(config.env)))
-        _execute(planned, run, opened, first, resumed, view or View(quiet=True), exchange)
+        _execute(planned, run, opened, first, resumed, view, exchange)
         opened.finish("the run is over")
         run.save_books(opened.books())  # with the workers' last reports
     return run
@@ -130,7 +131,8 @@ def join(
     from manyhands.channels.amqp_joined import JoinedChannel
     from manyhands.channels.amqp_link import Address
 
-    share_cores()
+    view = view or View(quiet=True)
+    share_cores(view.said)
     path = store.choose_path(name, directory)
     with ExitStack() as held:
         channel = JoinedChannel(Address.parse(broker), run_name)
@@ -144,7 +146,7 @@ def join(
         run = store.create(path, config)
         held.enter_context(run.lock())
         channel.start(planned.task, config.collect.shards)
-        executor = _execute(planned, run, channel, first, None, view or View(quiet=True))
+        executor = _execute(planned, run, channel, first, None, view)
         if executor.counts.solved:
             channel.end_run(f"solved by its executor in {run.path}")
     return run

@@ -2,15 +2,28 @@
 
 import os
 import sys
+from collections.abc import Callable
 
 SPIN = 3000
 """Turns of a loop, some ten microseconds, for which a thread without work waits before it sleeps.
 
 By default torch's threads spin for a millisecond, and then one busy neighbour on two cores takes nearly all
 of a learner's speed: DQN on Breakout fell from 88 steps/s to less than 15. So it falls from 67 to 53."""
+COUNT, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
+"""By which a user says how threads wait."""
+TOO_LATE = (
+    "torch was imported before the training began, so its threads keep cores busy while they wait; "
+    f"set {COUNT}={SPIN} (or {POLICY}=passive) before that if others use this machine, too"
+)
 
 
-def share_cores() -> None:
-    """Lets threads that wait give way, unless the user has said how they wait; before torch is loaded."""
-    if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN))
+def share_cores(said: Callable[[str], None]) -> None:
+    """Lets threads that wait give way, unless the user has said how they wait; before torch is loaded.
+
+    Once it is, nothing can be done about it but say so, once.
+    """
+    if COUNT in os.environ or POLICY in os.environ:
+        return
+    os.environ[COUNT] = str(SPIN)  # in any case for processes that are started from here
+    if "torch" in sys.modules:
+        said(TOO_LATE)
