@@ -226,6 +226,8 @@ class Fatal(Chain):
                     ctypes.string_at(0)
                 case "hang":
                     time.sleep(3600)
+                case "hang-locked":  # with Python's lock, so that no other thread says anything
+                    ctypes.PyDLL(None).sleep(30)
                 case "exit":
                     os._exit(3)
                 case "exit-0":

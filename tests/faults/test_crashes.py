@@ -38,6 +38,8 @@ class Listener(View):
 
 def played(path: Path, channel: str, env: dict[str, Any], view: View, **layers: Any) -> Run:
     config = Config.from_plain(merge(SMALL, {"env": env}, layers))
+    if channel == "ray":
+        cluster()
     if channel == "amqp":
         with Workers(broker().url, 2):
             return train(config, directory=path, view=view, channel=broker().url)
@@ -54,7 +56,7 @@ KNOWN: dict[str, str] = {}
 CRASHES = [
     *(("processes", how) for how in ("segfault", "exit", "exit-0", "hang", "reset")),
     *(("amqp", how) for how in ("segfault", "hang", "reset")),
-    *(("ray", how) for how in ("segfault", "leave")),
+    *(("ray", how) for how in ("segfault", "leave", "hang-locked")),
 ]
 
 
@@ -111,7 +113,5 @@ def test_a_broken_contract_ends_the_run_on_every_channel(
     env = {"id": "small_envs:Failing", "kwargs": {"how": how, "marker": str(tmp_path / "m"), "after": 10}}
     if how == "only":
         env = {"id": "small_envs:only"}
-    if channel == "ray":
-        cluster()
     with pytest.raises(EnvError, match=said):
         played(tmp_path / "run", channel, env, Listener(), run={"workers": 0 if channel == "inline" else 2})

@@ -17,6 +17,7 @@ from clusters import cluster
 
 from manyhands import cli
 from manyhands.algos.configs import ANYWHERE
+from manyhands.channels import ray as ray_channel
 from manyhands.channels.ray import RayChannel, connect
 from manyhands.config import Config
 from manyhands.errors import EnvError, RunError
@@ -135,6 +136,17 @@ def test_an_actor_that_is_killed_while_it_has_nothing_to_do_is_noticed_with_its_
         assert lost.orders == (Order(0, 1, 0),)
     finally:
         channel.finish("the test is over")
+
+
+def test_actors_have_homes_on_all_nodes_that_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = {"aa": 3.0, "bb": 1.0, "cc": 0.0}
+    nodes = [{"Alive": True, "NodeID": n * 28, "Resources": {"CPU": cpus}} for n, cpus in cores.items()]
+    nodes.append({"Alive": False, "NodeID": "dd" * 28, "Resources": {"CPU": 8.0}})
+    nodes.append({"Alive": True, "NodeID": "ee" * 28, "Resources": {}})
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    found = [home if isinstance(home, str) else home.node_id[:2] for home in ray_channel.homes(6, 1.0)]
+    assert found == ["aa", "bb", "aa", "aa", "DEFAULT", "DEFAULT"]
+    assert len(ray_channel.homes(2, 0.5)) == 2
 
 
 def process_of(channel: RayChannel) -> int | None:

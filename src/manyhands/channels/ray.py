@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 import ray
 from ray._private import ray_constants
 from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from threadpoolctl import threadpool_limits
 
 from manyhands import wire
@@ -57,13 +59,13 @@ LONGEST_PLACE = 50
 
 
 class CrashRecord:
-    """Signs of life in a file, so that the process that follows a crashed one knows where it happened."""
+    """Signs of life in a file, so that the process that follows a lost one knows where that one was."""
 
     def __init__(self, name: str) -> None:
         place = Path(tempfile.gettempdir())
         self.signs_path = place / f"manyhands-{name}.signs"
         self.crash_path = place / f"manyhands-{name}.crash"
-        self.crash_site = self._read()
+        self.last_place = self._read()
         with open(os.open(self.signs_path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
             file.truncate(BYTES)
             self.progress = memoryview(mmap.mmap(file.fileno(), BYTES)).cast("q")
@@ -80,14 +82,13 @@ class CrashRecord:
         self.crash_file.flush()
         self._exit(status)
 
-    def _read(self) -> tuple[int, int, int] | None:
+    def _read(self) -> tuple[bool, int, int, int] | None:
         try:
             signs = memoryview(self.signs_path.read_bytes()).cast("q")
-            if self.crash_path.stat().st_size > 0:
-                return signs[SHARD], signs[LANE], signs[EPISODE]
-        except (OSError, TypeError, IndexError):  # there was none before this one
-            pass
-        return None
+            crashed = self.crash_path.stat().st_size > 0
+            return crashed, signs[SHARD], signs[LANE], signs[EPISODE]
+        except (OSError, TypeError, IndexError):  # there was none before this one, or on another node
+            return None
 
     def remove(self) -> None:
         os._exit = self._exit
@@ -125,13 +126,13 @@ class Player:
             self.record.exit(left.code if isinstance(left.code, int) else 1)
         return self.made, self.events, ""
 
-    def signs(self) -> tuple[int, int, int, int]:
-        """Answered beside an order that is under way."""
-        return tuple(self.progress[sign] for sign in (BEATS, SHARD, LANE, EPISODE))  # type: ignore[return-value]
+    def beats(self) -> int:
+        """Answered beside an order that is under way, unless a step of that keeps Python's lock."""
+        return int(self.progress[BEATS])
 
-    def crash_site(self) -> tuple[int, int, int] | None:
-        """The shard, lane and episode in which the process before this one crashed, if it did."""
-        return self.record.crash_site
+    def last_place(self) -> tuple[bool, int, int, int] | None:
+        """Whether the process before this one crashed, and the shard, lane and episode that it was in."""
+        return self.record.last_place
 
     def tidy(self) -> None:
         self.record.remove()
@@ -166,7 +167,7 @@ class Actor:
     handle: Any
     shards: list[int]
     orders: dict[Any, Order | Trial] = field(default_factory=dict)  # by what Ray will answer them with
-    signs: tuple[int, int, int, int] = (0, 0, 0, 0)  # beats, shard, lane, episode
+    beats: int = 0
     seen_at: float = field(default_factory=time.monotonic)
     asked: Any = None
     hung: bool = False
@@ -203,10 +204,10 @@ class RayChannel:
         self.actors = [
             Actor(
                 f"actor-{i}",
-                made.remote(raw, f"actor-{i}", callable_env, record),
+                made.options(scheduling_strategy=home).remote(raw, f"actor-{i}", callable_env, record),
                 list(range(i, shards, workers)),
             )
-            for i in range(workers)
+            for i, home in enumerate(homes(workers, cpus))
         ]
         self.by_shard = {shard: actor for actor in self.actors for shard in actor.shards}
         self.by_answer: dict[Any, Actor] = {}
@@ -308,22 +309,27 @@ class RayChannel:
         for answer in actor.orders:
             del self.by_answer[answer]
         actor.orders.clear()
-        hung_at = Culprit(*actor.signs[1:]) if actor.hung else None
         actor.ready = False
-        crashed_at = self._crash_site(actor)
-        culprit = hung_at or crashed_at
+        culprit = None
+        if (found := self._last_place(actor)) is not None:
+            crashed, *place = found
+            culprit = Culprit(*place) if crashed or actor.hung else None
         reason, actor.gone = actor.gone, ""
         actor.hung = False
         actor.lost_at = time.monotonic()
         actor.asked, actor.seen_at = None, time.monotonic()
         return Lost(actor.name, reason, tuple(actor.shards), orders, culprit)
 
-    def _crash_site(self, actor: Actor) -> Culprit | None:
-        """Waits for the process that is started in place of a lost one, and knows where that one crashed."""
+    def _last_place(self, actor: Actor) -> tuple[bool, int, int, int] | None:
+        """Waits for the process that is started in place of a lost one, and knows where that one was.
+
+        Not what that one has said itself: a step that keeps Python's lock lets it say nothing. None where the
+        new process is on another node.
+        """
         deadline = time.monotonic() + START_TIMEOUT
         while (left := deadline - time.monotonic()) > 0:
             try:
-                site = ray.get(actor.handle.crash_site.remote(), timeout=left)
+                found = ray.get(actor.handle.last_place.remote(), timeout=left)
             except RayActorError as error:
                 if getattr(error, "actor_init_failed", False):
                     return None  # its orders tell
@@ -332,7 +338,7 @@ class RayChannel:
             except RayError:  # a timeout is one
                 return None
             actor.ready = True
-            return None if site is None else Culprit(*site)
+            return None if found is None else tuple(found)
         return None
 
     def _watch(self) -> None:
@@ -346,24 +352,24 @@ class RayChannel:
                 actor.seen_at = now
                 continue
             if now - actor.seen_at >= WATCH_INTERVAL:
-                self._hear_signs(actor, now)
+                self._hear_beats(actor, now)
             allowed = self.hang_timeout if actor.ready else max(self.hang_timeout, START_TIMEOUT)
             if now - actor.seen_at > allowed and not actor.hung:
                 actor.hung = True
                 ray.kill(actor.handle, no_restart=False)
 
-    def _hear_signs(self, actor: Actor, now: float) -> None:
+    def _hear_beats(self, actor: Actor, now: float) -> None:
         if actor.asked is not None:
             if not ray.wait([actor.asked], timeout=0)[0]:
                 return
             try:
-                signs = ray.get(actor.asked)
+                beats = ray.get(actor.asked)
                 actor.ready = True
-                if signs[0] != actor.signs[0]:
-                    actor.signs, actor.seen_at = signs, now
+                if beats != actor.beats:
+                    actor.beats, actor.seen_at = beats, now
             except RayError:
                 pass  # its order tells
-        actor.asked = actor.handle.signs.options(concurrency_group="watch").remote()
+        actor.asked = actor.handle.beats.options(concurrency_group="watch").remote()
 
     def ack(self, trajectory: Trajectory) -> None:
         """Every rollout is a copy of its own here."""
@@ -390,6 +396,20 @@ class RayChannel:
             actor.orders.clear()
             ray.kill(actor.handle)
         self.held.close()
+
+
+def homes(workers: int, cpus: float) -> list[Any]:
+    """Where each actor is to be placed, so that it is started again where its signs of life are.
+
+    On all nodes in turn, by what they have; where they are busy or gone, or too small, Ray chooses.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    rooms = [[node["NodeID"]] * min(workers, int(node["Resources"].get("CPU", 0) / cpus)) for node in nodes]
+    found = [node for node in chain(*zip_longest(*rooms)) if node is not None][:workers]
+    chosen: list[Any] = [
+        NodeAffinitySchedulingStrategy(node, True, _spill_on_unavailable=True) for node in found
+    ]
+    return chosen + ["DEFAULT"] * (workers - len(chosen))
 
 
 def connect(address: str, workers: int, cpus: float, held: ExitStack) -> None:
