@@ -7,7 +7,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from manyhands.experience import Trajectory
 from manyhands.orders import Lost, Order
 from manyhands.plan import plan
 from manyhands.policy import Weights
-from manyhands.runs.store import LAST, Run
+from manyhands.runs.store import LAST, Run, try_lock
 from manyhands.runs.view import View
 from manyhands.settings import merge
 from manyhands.training import train
@@ -136,6 +136,31 @@ def test_an_actor_that_is_killed_while_it_has_nothing_to_do_is_noticed_with_its_
         assert lost.orders == (Order(0, 1, 0),)
     finally:
         channel.finish("the test is over")
+
+
+def test_signs_of_life_lie_with_the_clusters_session_and_stale_ones_go(tmp_path: Path) -> None:
+    cluster()
+    place = ray_channel.session_place()
+    stale, fresh, held = (place / f"manyhands-{name}.signs" for name in ("stale", "fresh", "held"))
+    crash = stale.with_suffix(".crash")
+    for path in (stale, fresh, held, crash):
+        path.write_bytes(bytes(64))
+    for path in (stale, held):
+        os.utime(path, (0, 0))
+    with held.open("r+b") as file:
+        assert try_lock(file)
+        made = plan(config("small_envs:Slow"))
+        channel = RayChannel(made.task, 2, 1, hang_timeout=30)
+        try:
+            assert process_of(channel) is not None
+            assert [path.exists() for path in (stale, crash, fresh, held)] == [False, False, True, True]
+            assert len(list(place.glob("manyhands-*-actor-0.signs"))) == 1
+            assert not list(Path(gettempdir()).glob("manyhands-*.signs"))
+        finally:
+            channel.finish("the test is over")
+        assert not list(place.glob("manyhands-*-actor-0.*"))
+    for path in (fresh, held):
+        path.unlink()
 
 
 def test_actors_have_homes_on_all_nodes_that_have_room(monkeypatch: pytest.MonkeyPatch) -> None:

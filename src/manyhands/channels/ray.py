@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import ray
 from ray._private import ray_constants
+from ray._private import worker as ray_worker
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from threadpoolctl import threadpool_limits
@@ -37,6 +38,7 @@ from manyhands.errors import EnvError, ManyhandsError, RunError, UsageError
 from manyhands.experience import Array, Trajectory
 from manyhands.orders import NEWEST, Culprit, Event, Fault, Lost, Notice, Order, Task, Trial, Verdict
 from manyhands.policy import Weights
+from manyhands.runs.store import try_lock
 from manyhands.runs.temporary import temporary
 from manyhands.texts import one_line
 
@@ -56,19 +58,42 @@ ONLY_HERE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's own switch, of systems on which it uses loopback alone unless told otherwise."""
 LONGEST_PLACE = 50
 """Characters of a directory in which Ray's sockets still have room for their names."""
+PREFIX, SIGNS, CRASH = "manyhands-", ".signs", ".crash"
+"""How the files are called that an actor leaves to the one that follows it."""
+STALE = 600.0
+"""Seconds after which nobody follows any more, because the run has ended, too."""
+
+
+def drop_stale(place: Path) -> None:
+    """Removes what actors left that were killed together with their run: old files that no process holds."""
+    for path in place.glob(f"{PREFIX}*{SIGNS}"):
+        with suppress(OSError), path.open("r+b") as file:  # somebody else's, or no longer there
+            if time.time() - path.stat().st_mtime > STALE and try_lock(file):
+                path.with_suffix(CRASH).unlink(missing_ok=True)
+                path.unlink()
+
+
+def session_place() -> Path:
+    """The directory of the cluster's session on this node; it goes with a cluster that a run has started."""
+    node = ray_worker._global_node
+    return Path(tempfile.gettempdir() if node is None else node.get_session_dir_path())
 
 
 class CrashRecord:
     """Signs of life in a file, so that the process that follows a lost one knows where that one was."""
 
     def __init__(self, name: str) -> None:
-        place = Path(tempfile.gettempdir())
-        self.signs_path = place / f"manyhands-{name}.signs"
-        self.crash_path = place / f"manyhands-{name}.crash"
+        place = session_place()
+        drop_stale(place)
+        self.signs_path = place / f"{PREFIX}{name}{SIGNS}"
+        self.crash_path = place / f"{PREFIX}{name}{CRASH}"
         self.last_place = self._read()
-        with open(os.open(self.signs_path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
-            file.truncate(BYTES)
-            self.progress = memoryview(mmap.mmap(file.fileno(), BYTES)).cast("q")
+        # Open, because it is locked, for as long as this process lives.
+        self.signs_file = open(os.open(self.signs_path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")  # noqa: SIM115
+        try_lock(self.signs_file)
+        os.utime(self.signs_path)
+        self.signs_file.truncate(BYTES)
+        self.progress = memoryview(mmap.mmap(self.signs_file.fileno(), BYTES)).cast("q")
         self.progress[EPISODE] = NOBODY
         # Written by Python itself when a signal such as SIGSEGV ends the process, and by nobody else's kill.
         self.crash_file = open(os.open(self.crash_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w")  # noqa: SIM115

@@ -169,7 +169,7 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float) and -LARGEST <= value <= LARGEST
 
 
-def try_lock(file: IO[str]) -> bool:
+def try_lock(file: IO[Any]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
