@@ -598,6 +598,22 @@ def test_a_child_leaves_cleanly_when_it_is_interrupted(network: Network) -> None
     assert "Traceback" not in network.said("one")
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.1, 1.0])  # the last one while it judges its agent
+def test_a_second_ctrl_c_stops_a_parent_and_does_not_fail_it(pause: float, network: Network) -> None:
+    begin(network)
+    network.start_child("one", "--cores", 1, "--quiet")
+    wait_for(lambda: exchanges(network).get("one", 0) > 5)
+    parent = network.parent
+    assert parent is not None
+    for _ in range(2):
+        parent.send_signal(signal.SIGINT)
+        time.sleep(pause)
+    assert parent.wait(30) in (0, 130)
+    assert network.run.status()["status"] == "stopped"
+    assert network.run.checkpoint(LAST).weights.version == network.run.status()["exchanges"] > 5
+    assert "Traceback" not in network.said("parent")
+
+
 def test_a_lost_child_hears_that_it_is_over(network: Network) -> None:
     begin(network, exchanges=30)
     between = SlowWire(int(network.address.rpartition(":")[2]), 0.0)
