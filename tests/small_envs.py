@@ -253,18 +253,21 @@ class Unmakeable(Chain):
 
 
 class Lingering(Chain):
-    """A chain that does not end well: `how`. It forks once in a process, and its children never."""
+    """A chain that does not end well: `how`, or in "all" ways.
+
+    It forks once in a process, and its children never.
+    """
 
     forked = False
 
     def __init__(self, how: str = "") -> None:
         super().__init__()
         self.how = how
-        if how == "thread":
+        if how in ("thread", "all"):
             threading.Thread(target=time.sleep, args=(3600,)).start()
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        if self.how.startswith("fork") and self.time == 3 and not Lingering.forked:
+        if self.how.startswith(("fork", "all")) and self.time == 3 and not Lingering.forked:
             Lingering.forked = True
             match self.how if os.fork() == 0 else "":
                 case "fork-raises":
@@ -277,7 +280,7 @@ class Lingering(Chain):
 
     def close(self) -> None:
         match self.how:
-            case "close-raises":
+            case "close-raises" | "all":
                 raise RuntimeError("cannot be closed\nat all")
             case "close-exits":
                 sys.exit(3)

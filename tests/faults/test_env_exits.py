@@ -102,6 +102,10 @@ def test_at_a_broker(tmp_path: Path) -> None:
         assert workers.stop() == 0
 
 
+def test_in_a_ray_cluster(tmp_path: Path) -> None:
+    check(*trained(tmp_path / "run", "all", workers=2, channel="ray"))
+
+
 @pytest.mark.parametrize("how", ["fork-returns", "close-hangs", "close-locks"])
 def test_when_an_agent_is_judged(tmp_path: Path, how: str) -> None:
     run, _ = trained(tmp_path / "run", "")
