@@ -20,6 +20,8 @@ T = TypeVar("T")
 MAX_SHARDS, MAX_LANES, MAX_ROLLOUT = 4096, 65_536, 1_000_000
 """More environments than a machine can hold, and longer rollouts than anyone learns from."""
 MAX_LAYERS = 64
+MAX_TEST_EPISODES = 100_000
+"""A worker process refuses a larger part of a test."""
 Mode = Literal["sync", "pipelined", "async"]
 
 
@@ -158,6 +160,8 @@ class RunConfig:
         require(self.workers <= 1024, "run.workers", self.workers, "at most 1024")
         require(0 <= self.seed < 2**63, "run.seed", self.seed, "between 0 and 2^63")
         positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout")
+        episodes, allowed = self.test_episodes, f"at most {MAX_TEST_EPISODES:,}"
+        require(episodes <= MAX_TEST_EPISODES, "run.test_episodes", episodes, allowed)
         require(self.worker_memory >= 100, "run.worker_memory", self.worker_memory, "100 (MB) or more")
         positive(self, "run", "cpus_per_worker")
         not_negative(self, "run", "updates")

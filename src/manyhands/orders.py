@@ -9,7 +9,7 @@ from typing import Any
 
 from manyhands import decoding, wire
 from manyhands.algos.configs import ALGORITHMS, HogwildConfig
-from manyhands.config import EnvConfig
+from manyhands.config import MAX_TEST_EPISODES, EnvConfig
 from manyhands.errors import UsageError, WireError
 from manyhands.experience import Array, Evaluation, Layout, ShardState, Trajectory
 from manyhands.policy import ActionSpec, NetSpec
@@ -17,7 +17,7 @@ from manyhands.policy import ActionSpec, NetSpec
 MAX_SIDE = 2**31
 MAX_SIDES = 6
 MAX_COLUMNS = 32
-MAX_EPISODES = 100_000
+MAX_EPISODES = MAX_TEST_EPISODES
 """Of one part of a test."""
 NEWEST = -1
 """As an order's version: whatever is newest when the rollout begins."""

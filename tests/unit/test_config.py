@@ -126,6 +126,7 @@ def test_wrong_types_are_refused(section: str, name: str, value: Any, allowed: s
         ("run", "steps", 0),
         ("run", "test_every", 0),
         ("run", "test_episodes", 0),
+        ("run", "test_episodes", 200_000),
         ("run", "margin", -1),
         ("run", "max_lag", -1),
         ("run", "max_faults", -1),

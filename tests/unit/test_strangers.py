@@ -40,7 +40,7 @@ from manyhands.config import Config, EnvConfig
 from manyhands.errors import ManyhandsError, UsageError, WireError
 from manyhands.experience import LaneState, ShardState
 from manyhands.limits import OwnLimits
-from manyhands.orders import Order, Task
+from manyhands.orders import MAX_EPISODES, Order, Task, Trial
 from manyhands.plan import plan
 from manyhands.policy import Weights
 from manyhands.roles.daemon import Daemon, Watched
@@ -214,6 +214,32 @@ def test_a_worker_does_not_hold_more_environments_than_its_owner_allows(
     refusals = [message.meta["text"] for message in made.link.sent if message.kind == "refuse"]
     assert "12 environments" in refusals[0]
     assert "--max-lanes allows 8" in refusals[0]
+
+
+def malformed_orders(played: Task) -> list[wire.Message]:
+    fresh = ShardState.fresh(played.layout)
+    smaller = replace(fresh, lanes=fresh.lanes[:1])
+    trial = Trial(0, 0, 0, 0, 2 * MAX_EPISODES)
+    return [trial.to_message(), Order(0, 0, 0, smaller).to_message(), Order(0, 0, -7).to_message()]
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_malformed_order_is_answered_and_not_reported_as_open(
+    which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its executor had waited for ever: every report said that the order was there."""
+    made, played = hand(monkeypatch, ["small_envs:*"]), task()
+    made._do(offer(played))
+    message = malformed_orders(played)[which]
+    order = replace(message, meta={**message.meta, "order": "o-1", "run": "run"})
+    made._hear(SimpleNamespace(headers={}, body=wire.encode(order)), 1)
+    session = made.sessions["run"]
+    assert session.unanswered == {"o-1"}
+    with pytest.raises(WireError):
+        made._do(made.todo.get()[1])
+    assert not session.unanswered
+    answer = Unplayed.from_message(made.link.sent[-1])
+    assert (answer.order, answer.malformed) == ("o-1", True)
 
 
 def test_all_runs_of_a_process_share_its_memory() -> None:

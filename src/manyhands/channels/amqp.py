@@ -476,9 +476,9 @@ class AmqpChannel:
     def _unplayed(self, unplayed: Unplayed) -> None:
         found = self.hands.unplayed(unplayed.hand, unplayed.order)
         if found is not None:
-            shard, undone = found
-            reason = one_line(unplayed.text)
-            self.events.append(Lost(label(unplayed.hand), reason, (shard,), undone, fault=False))
+            shards, undone = found
+            reason = one_line(unplayed.text)  # of a malformed order a fault, so that it is not given for ever
+            self.events.append(Lost(label(unplayed.hand), reason, shards, undone, fault=unplayed.malformed))
 
     def _lose(self, name: str, reason: str, culprit: Culprit | None, fault: bool = True) -> None:
         lost = self.hands.lose(name)

@@ -159,19 +159,22 @@ class Hands:
         hand.shards.discard(shard)
         return self._take_back(hand, lambda order: isinstance(order, Order) and order.shard == shard)
 
-    def unplayed(self, name: str, identity: str) -> tuple[int, tuple[Order | Trial, ...]] | None:
+    def unplayed(self, name: str, identity: str) -> tuple[tuple[int, ...], tuple[Order | Trial, ...]] | None:
         """A hand cannot play an order: its shard belongs to no one now, and these orders are undone.
 
         None where the order is not open any more, so that nothing is missing.
         """
         hand = self.known.get(name)
         order = None if hand is None else hand.orders.get(identity)
-        if hand is None or not isinstance(order, Order):
+        if hand is None or order is None:
             return None
+        if isinstance(order, Trial):
+            return (), self._take_back(hand, lambda other: other is order)
         shard = order.shard
         if shard not in self.moving:
             hand.shards.discard(shard)
-        return shard, self._take_back(hand, lambda other: isinstance(other, Order) and other.shard == shard)
+        undone = self._take_back(hand, lambda other: isinstance(other, Order) and other.shard == shard)
+        return (shard,), undone
 
     def overdue(self) -> list[tuple[str, tuple[int, ...], tuple[Order | Trial, ...]]]:
         """Orders that, or whose answers, got lost: by hand, the shards that no one holds now, the orders."""

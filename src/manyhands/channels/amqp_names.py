@@ -117,6 +117,7 @@ class Unplayed(Letter):
     hand: str
     order: str
     text: str
+    malformed: bool = False  # it will not be played by any other, either
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ from manyhands.collect.signs import (
     run_mark,
     unshared,
 )
+from manyhands.decoding import MAX_TEXT
 from manyhands.envs import make as envs
 from manyhands.errors import EnvError, ManyhandsError, UsageError, WireError
 from manyhands.limits import OwnLimits
@@ -286,24 +287,29 @@ class Hand:
     def _play(self, session: Session, message: wire.Message) -> None:
         from manyhands.roles.worker import fulfil
 
-        plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
-        stripped = replace(message, meta=plain)
-        order = Order.from_message(stripped) if message.kind == "order" else Trial.from_message(stripped)
         session.order_id = check_name(message.meta.get("order"))
+        try:
+            order = _read_order(message, session.task())
+        except WireError as error:
+            self._answer_unplayed(session, str(error), malformed=True)
+            raise
         session.agent = getattr(order, "agent", "")
         assert session.collector is not None
-        if isinstance(order, Order):
-            if order.start is not None and not order.start.fits(session.task().layout):
-                raise WireError("an order that says of its shard what cannot be")
-            if order.shard not in session.collector.shards:
-                try:
-                    self.limits.check(session.task(), lanes=self._lanes())
-                except UsageError as error:  # others may have room for it
-                    session.say("refuse", f"cannot play so much: {error}")
-                    self._finish(session.names.run, f"leaves it: {error}")
-                    return
+        if isinstance(order, Order) and order.shard not in session.collector.shards:
+            try:
+                self.limits.check(session.task(), lanes=self._lanes())
+            except UsageError as error:  # others may have room for it
+                session.say("refuse", f"cannot play so much: {error}")
+                self._finish(session.names.run, f"leaves it: {error}")
+                return
         with self._accounting_for(session):
             fulfil(order, session, session.collector)
+
+    def _answer_unplayed(self, session: Session, text: str, malformed: bool = False) -> None:
+        """Tells the executor that an order is not played, and reports no more that it is here."""
+        session.unanswered.discard(session.order_id)
+        answer = Unplayed(self.inbox, session.order_id, text[:MAX_TEXT], malformed)
+        session.tell(answer.to_message("unplayed"))
 
     def _release(self, session: Session, shard: int) -> None:
         with self._accounting_for(session):
@@ -334,8 +340,7 @@ class Hand:
             with self._watched(session):
                 yield
         except OutOfTurnError as error:  # one given before this hand forgot the shard, or it never had it
-            session.unanswered.discard(session.order_id)
-            session.tell(Unplayed(self.inbox, session.order_id, str(error)).to_message("unplayed"))
+            self._answer_unplayed(session, str(error))
         except ConnectionReplacedError:
             raise
         except (EnvError, UsageError) as error:  # it broke its contract, as it would anywhere else
@@ -372,3 +377,14 @@ class Hand:
             session.close()
         self.sessions.clear()
         self.link.close()
+
+
+def _read_order(message: wire.Message, task: Task) -> Order | Trial:
+    plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
+    stripped = replace(message, meta=plain)
+    if message.kind == "trial":
+        return Trial.from_message(stripped)
+    order = Order.from_message(stripped)
+    if order.start is not None and not order.start.fits(task.layout):
+        raise WireError("an order that says of its shard what cannot be")
+    return order
