@@ -1,8 +1,11 @@
 """What an executor makes of the messages that a broker brings it, with no network around it."""
 
 from concurrent.futures import Future
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from test_strangers import Quiet
 
@@ -10,6 +13,7 @@ from manyhands.channels import amqp
 from manyhands.channels.amqp import AmqpChannel
 from manyhands.channels.amqp_names import Report, Unplayed
 from manyhands.config import Config
+from manyhands.experience import Trajectory
 from manyhands.orders import Event, Lost, Order, Trial
 from manyhands.plan import plan
 
@@ -25,6 +29,8 @@ FIRST, SECOND = "manyhands.hand.a.1-0", "manyhands.hand.b.1-0"
 
 class Nowhere(Quiet):
     """A broker that takes everything and brings nothing."""
+
+    address: Any = SimpleNamespace(example="amqp://nowhere/")
 
     def acknowledge(self, message: Any, generation: int) -> None: ...
 
@@ -64,3 +70,46 @@ def test_a_malformed_order_comes_back_as_a_fault(channel: AmqpChannel, order: Or
     (lost,) = events(channel)
     assert isinstance(lost, Lost)
     assert (lost.orders, lost.fault) == ((order,), True)
+
+
+def answer(channel: AmqpChannel, shard: int = 0) -> Trajectory:
+    layout = channel.task.layout
+    arrays = {name: np.zeros_like(array) for name, array in layout.allocate().items()}
+    facts: dict[str, Any] = {"shard": shard, "sequence": 0, "version": 0, "maker": "w"}
+    return Trajectory.from_arrays(arrays, layout.columns, 0, 0, **facts)
+
+
+def arrives(channel: AmqpChannel, identity: str, process: str = FIRST) -> None:
+    """An answer to the order `identity`, in the data_queue."""
+    message = SimpleNamespace(message_id=identity, headers={"hand": f"{process}.1"})
+    channel.published[0] = b""
+    channel._handle(("data", answer(channel), message, 1))
+
+
+def balanced(channel: AmqpChannel) -> bool:
+    counts = channel.books()["trajectories"]
+    came = counts["received"] + counts["unread"] + counts["shared"]
+    return bool(counts["sent"] + counts["earlier"] == came)
+
+
+def test_the_sums_add_up_for_an_executor_that_was_resumed(channel: AmqpChannel) -> None:
+    """What its hands had sent to the one before it counted twice: as earlier, and as sent."""
+    channel._handle(("join", report(FIRST), 0.0))
+    for number in range(3):
+        arrives(channel, f"before-{number}")
+    channel.order(Order(0, 0, 0))
+    arrives(channel, "own-1")
+    counts = channel.books()["trajectories"]
+    assert (counts["sent"], counts["earlier"], counts["received"]) == (1, 3, 4)
+    assert balanced(channel)
+
+
+def test_the_sums_add_up_for_hands_with_long_names(channel: AmqpChannel) -> None:
+    """Three processes of one worker had been written down as one."""
+    for number in range(3):
+        process = f"manyhands.hand.{'x' * 100}.1234abcd-{number}"
+        channel._handle(("join", report(process), 0.0))
+        channel._handle(("report", report(process, sent=number + 1), 1.0))
+    books = channel.books()
+    assert len(books["hands"]) == 3
+    assert books["trajectories"]["sent"] == 6

@@ -25,6 +25,7 @@ from manyhands.channels.amqp_hands import Hands
 from manyhands.channels.amqp_link import Address, Link
 from manyhands.channels.amqp_names import (
     HAND,
+    LONGEST_NAME,
     TO_EXECUTORS,
     TO_WORKERS,
     Ask,
@@ -99,7 +100,7 @@ class Counts:
     accepted: int = 0
     acknowledged: int = 0
     dropped: int = 0  # answers to orders that are not open: twice, too late, of another executor
-    earlier: int = 0  # of the dropped: ordered before this executor was started
+    earlier: int = 0  # of the dropped and the unread: ordered before this executor was started
     foreign: int = 0  # messages that could not be recognised
     shared: int = 0  # learned by another executor
     unread: int = 0  # still in the queue when the run ended
@@ -416,7 +417,7 @@ class AmqpChannel:
             self.link.acknowledge(message, generation)
             return
         self.counts.received += 1
-        self._note_maker(message)
+        self._note_maker(identity, str(message.headers.get("hand", "")))
         order = self.hands.close(identity)
         matches = isinstance(order, Order) and (order.shard, order.sequence) == (
             trajectory.shard,
@@ -424,7 +425,7 @@ class AmqpChannel:
         )
         if not matches:
             self.counts.dropped += 1
-            self.counts.earlier += not identity.startswith(f"{self.executor}-")
+            self.counts.earlier += not self._is_own(identity)
             self.link.acknowledge(message, generation)
             return
         self.counts.accepted += 1
@@ -433,9 +434,13 @@ class AmqpChannel:
         agent = str(message.headers.get("agent", ""))
         self.events.append(of_our_age(trajectory, agent, "", max(self.published)))
 
-    def _note_maker(self, message: AbstractIncomingMessage) -> None:
-        hand = str(message.headers.get("hand", ""))
-        if hand in self.from_hand or len(self.from_hand) < MOST_HANDS:
+    def _is_own(self, identity: str) -> bool:
+        """Whether this executor gave the order, and not one that was killed before it."""
+        return identity.startswith(f"{self.executor}-")
+
+    def _note_maker(self, identity: str, hand: str) -> None:
+        """Counts an answer for the hand that sent it, if that was asked for since this executor started."""
+        if self._is_own(identity) and (hand in self.from_hand or len(self.from_hand) < MOST_HANDS):
             self.from_hand[hand] = self.from_hand.get(hand, 0) + 1
 
     def ack(self, trajectory: Trajectory) -> None:
@@ -545,13 +550,13 @@ class AmqpChannel:
         return self.queue_depth
 
     def books(self) -> dict[str, Any]:
-        hands: dict[str, dict[str, Any]] = {}
-        for name, report in self.protocols.items():
-            # What came from a hand that was killed is more than it had told by then.
-            sent = max(report.sent, self.from_hand.get(name, 0))
-            hands[one_line(name.removeprefix(HAND), LABEL)] = {**report.to_plain(), "sent": sent}
-        sent = sum(plain["sent"] for plain in hands.values())
-        return {"trajectories": {"sent": sent, **asdict(self.counts)}, "hands": hands}
+        # What came from a hand that was killed is more than it had told by then.
+        sent = {name: max(r.sent, self.from_hand.get(name, 0)) for name, r in self.protocols.items()}
+        hands = {
+            one_line(name.removeprefix(HAND), LONGEST_NAME): {**report.to_plain(), "sent": sent[name]}
+            for name, report in self.protocols.items()
+        }
+        return {"trajectories": {"sent": sum(sent.values()), **asdict(self.counts)}, "hands": hands}
 
     def finish(self, reason: str) -> None:
         if self.finished:
@@ -575,8 +580,10 @@ class AmqpChannel:
         channel, names = self.link.orderly, self.names
         data_queue = await channel.get_queue(names.data_queue, ensure=False)
         while (message := await data_queue.get(no_ack=True, fail=False)) is not None:
+            identity = message.message_id or ""
             self.counts.unread += 1
-            self._note_maker(message)
+            self.counts.earlier += not self._is_own(identity)
+            self._note_maker(identity, str(message.headers.get("hand", "")))
         for queue in (names.data_queue, names.meta_queue):
             await channel.queue_delete(queue)
         for exchange in (names.meta_exchange, names.model_exchange):
