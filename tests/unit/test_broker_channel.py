@@ -1,7 +1,7 @@
 """What an executor makes of the messages that a broker brings it, with no network around it."""
 
+import time
 from concurrent.futures import Future
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from test_strangers import Quiet
 
-from manyhands.channels import amqp
+from manyhands import wire
+from manyhands.channels import amqp, amqp_joined
 from manyhands.channels.amqp import AmqpChannel
-from manyhands.channels.amqp_names import Report, Unplayed
+from manyhands.channels.amqp_joined import JoinedChannel
+from manyhands.channels.amqp_names import Held, Report, Settled, Unplayed
 from manyhands.config import Config
-from manyhands.experience import Trajectory
-from manyhands.orders import Event, Lost, Order, Trial
+from manyhands.experience import ShardState, Trajectory
+from manyhands.orders import Event, Lost, Order, Taken, Task, Trial
 from manyhands.plan import plan
+from manyhands.policy import Weights
 
 SMALL: dict[str, Any] = {
     "env": {"id": "small_envs:Chain"},
@@ -35,6 +38,12 @@ class Nowhere(Quiet):
     def acknowledge(self, message: Any, generation: int) -> None: ...
 
     def knock(self, queue: str, body: bytes) -> None: ...
+
+    def deliver(self, queue: str, body: bytes, identity: str, headers: Any = None) -> "Future[bool]":
+        self.send("", queue, body)
+        delivered: Future[bool] = Future()
+        delivered.set_result(True)
+        return delivered
 
     def depth(self, queue: str) -> "Future[int]":
         return Future()
@@ -72,10 +81,10 @@ def test_a_malformed_order_comes_back_as_a_fault(channel: AmqpChannel, order: Or
     assert (lost.orders, lost.fault) == ((order,), True)
 
 
-def answer(channel: AmqpChannel, shard: int = 0) -> Trajectory:
-    layout = channel.task.layout
+def answer(task: Task) -> Trajectory:
+    layout = task.layout
     arrays = {name: np.zeros_like(array) for name, array in layout.allocate().items()}
-    facts: dict[str, Any] = {"shard": shard, "sequence": 0, "version": 0, "maker": "w"}
+    facts: dict[str, Any] = {"shard": 0, "sequence": 0, "version": 0, "maker": "w"}
     return Trajectory.from_arrays(arrays, layout.columns, 0, 0, **facts)
 
 
@@ -83,7 +92,7 @@ def arrives(channel: AmqpChannel, identity: str, process: str = FIRST) -> None:
     """An answer to the order `identity`, in the data_queue."""
     message = SimpleNamespace(message_id=identity, headers={"hand": f"{process}.1"})
     channel.published[0] = b""
-    channel._handle(("data", answer(channel), message, 1))
+    channel._handle(("data", answer(channel.task), message, 1))
 
 
 def balanced(channel: AmqpChannel) -> bool:
@@ -113,3 +122,80 @@ def test_the_sums_add_up_for_hands_with_long_names(channel: AmqpChannel) -> None
     books = channel.books()
     assert len(books["hands"]) == 3
     assert books["trajectories"]["sent"] == 6
+
+
+def reports(channel: AmqpChannel, count: int, first: float = 100.0) -> None:
+    """So many seconds of reports of a hand that has no order, long after it was given one."""
+    for second in range(count):
+        later = time.monotonic() + first + second
+        channel._handle(("report", report(FIRST), later))
+
+
+def settles(channel: AmqpChannel, identity: str) -> None:
+    """Another executor has learned from the answer to the order `identity`."""
+    settled = Settled(identity, "e", "key", f"{FIRST}.1")
+    channel._handle(("settled", settled, ShardState.fresh(channel.task.layout)))
+
+
+def look(channel: AmqpChannel) -> None:
+    channel.probed = 0.0
+    channel._look_after_hands()
+
+
+def test_what_another_executor_holds_is_not_lost(channel: AmqpChannel) -> None:
+    """A learner that takes longer than a few seconds is enough."""
+    channel.keys["manyhands.executor.e"] = "key"
+    channel._handle(("join", report(FIRST), 0.0))
+    channel.order(Order(0, 0, 0))
+    for _ in range(5):
+        reports(channel, 3)
+        channel._handle(("held", Held(("own-1",), "key")))
+    look(channel)
+    assert not channel.events
+    settles(channel, "own-1")
+    (taken,) = events(channel)
+    assert isinstance(taken, Taken)
+    assert channel.counts.shared == 1
+
+
+def test_what_strangers_say_they_hold_counts_for_nothing(channel: AmqpChannel) -> None:
+    channel._handle(("join", report(FIRST), 0.0))
+    channel.order(Order(0, 0, 0))
+    for _ in range(5):
+        reports(channel, 3)
+        channel._handle(("held", Held(("own-1",), "no key")))
+    look(channel)
+    (lost,) = channel.events
+    assert isinstance(lost, Lost)
+
+
+def test_what_another_executor_learned_from_late_counts_as_shared_once(channel: AmqpChannel) -> None:
+    """Its order was thought lost meanwhile; the sums had missed one."""
+    channel.keys["manyhands.executor.e"] = "key"
+    channel._handle(("join", report(FIRST), 0.0))
+    channel.order(Order(0, 0, 0))
+    reports(channel, 9)
+    look(channel)
+    (lost,) = events(channel)
+    assert isinstance(lost, Lost)
+    for _ in range(2):
+        settles(channel, "own-1")
+    assert not events(channel)
+    assert channel.counts.shared == 1
+    assert balanced(channel)  # though the hand was lost before it could report what it had sent
+
+
+def test_an_executor_that_joined_tells_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqp_joined, "Link", Nowhere)
+    joined: Any = JoinedChannel(None, "run")  # type: ignore[arg-type]
+    joined.inbox, joined.task = "manyhands.executor.e.1", plan(Config.from_plain(SMALL)).task
+    spec = joined.task.spec
+    joined.publish(Weights(0, spec.initial_vector(0), spec.schema))
+    raw = wire.encode_trajectory(answer(joined.task), spec.schema)
+    joined._hear_data(SimpleNamespace(body=raw, message_id="own-1", headers={"hand": f"{FIRST}.1"}), 1)
+    assert joined.holds().orders == ("own-1",)
+    trajectory = joined.receive(0.0)
+    assert joined.holds().orders == ("own-1",)
+    joined.ack(trajectory)
+    assert joined.holds().orders == ()
+    assert joined.link.sent[-1].meta["maker"] == f"{FIRST}.1"

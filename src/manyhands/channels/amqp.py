@@ -32,6 +32,7 @@ from manyhands.channels.amqp_names import (
     Ended,
     Finish,
     Gone,
+    Held,
     Limits,
     Names,
     Offer,
@@ -223,6 +224,8 @@ class AmqpChannel:
                 self._send_weights(Wanted.from_message(heard).hand)
             case "settled":
                 self._hear_settled(heard)
+            case "held":
+                self.arrivals.put(("held", Held.from_message(heard)))
             case "over":
                 self.arrivals.put(("over", Ended.from_message(heard)))
             case "ask":
@@ -338,6 +341,9 @@ class AmqpChannel:
                 self._lose(report.hand, "it left", None, fault=False)
             case ("settled", settled, state):
                 self._settle(settled, state)
+            case ("held", held):
+                if held.key in self.keys.values():
+                    self.hands.note_held(held.orders)
             case ("over", ended):
                 self._end(ended)
             case ("released", hand, shard):
@@ -390,8 +396,14 @@ class AmqpChannel:
     def _settle(self, settled: Settled, state: ShardState) -> None:
         if settled.key not in self.keys.values():
             self._note_foreign("meta_queue", "news from an executor that has not joined this run")
-        elif isinstance(order := self.hands.close(settled.order), Order):
+            return
+        identity = settled.order
+        if self._is_own(identity) and identity not in self.accepted and identity not in self.acknowledged:
+            self.acknowledged.append(identity)  # what is told twice counts once
             self.counts.shared += 1
+            self._note_maker(identity, settled.maker)
+        order = self.hands.close(identity)
+        if isinstance(order, Order):  # else it was thought lost meanwhile, and is played again
             self.events.append(Taken(order, settled.agent, state))
 
     def _end(self, ended: Ended) -> None:

@@ -4,7 +4,7 @@ Bookkeeping only; the broker is `amqp.py`'s.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from manyhands.channels.amqp_names import MOST_OPEN, Report
@@ -148,6 +148,12 @@ class Hands:
         for shard, _ in late:
             self.asked[shard] = now
         return late
+
+    def note_held(self, orders: Iterable[str]) -> None:
+        """Another executor has the answers to these orders, so they are not lost."""
+        for hand in self.known.values():
+            for identity in hand.absent.keys() & set(orders):
+                del hand.absent[identity]
 
     def release(self, name: str, shard: int) -> tuple[Order | Trial, ...] | None:
         """A hand has given up a shard that was to move; its orders are undone. None when it was not to."""

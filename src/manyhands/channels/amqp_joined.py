@@ -5,6 +5,7 @@ the workers and gives all orders; this one reports what it has learned from, and
 is played by this one's agent. So no agent trains only on what it made itself. Tests are played here.
 """
 
+import asyncio
 import math
 import time
 import uuid
@@ -20,9 +21,11 @@ from manyhands import wire
 from manyhands.channels.amqp_link import Address, BrokerError, Link
 from manyhands.channels.amqp_names import (
     EXECUTOR,
+    MOST_OPEN,
     Ask,
     Ended,
     Finish,
+    Held,
     Names,
     RunSettings,
     Settled,
@@ -43,6 +46,8 @@ ASK_TIMEOUT = 15.0
 """Seconds in which the run's first executor must answer; it may be in the middle of an update."""
 ASK_INTERVAL = 10.0
 """Seconds between two questions later on: a first executor that was resumed must know of this one."""
+HELD_INTERVAL = 1.0
+"""Seconds between two reports of what waits here to be learned from."""
 UNRECOGNISED_INTERVAL = 2.0
 """Seconds between two lines about messages that cannot be recognised."""
 MAX_ID = 200
@@ -66,6 +71,7 @@ class JoinedChannel:
         self.arrivals: SimpleQueue[Any] = SimpleQueue()
         self.accepted: dict[tuple[int, int], tuple[str, AbstractIncomingMessage, int]] = {}
         self.seen: deque[str] = deque(maxlen=10_000)
+        self.held: set[str] = set()  # orders whose trajectories are here and not settled
         self.unsettled: dict[str, bytes] = {}  # by order: what its executor has not been told yet
         self.unrecognised = Throttle(UNRECOGNISED_INTERVAL)
         self.prefetch = 1
@@ -112,8 +118,20 @@ class JoinedChannel:
             self._hear(message)
 
         await inbox.consume(on_message, no_ack=True)
+        self.telling = asyncio.create_task(self._tell_held(link))
         if self.task is not None:
             await self._consume(link)
+
+    async def _tell_held(self, link: Link) -> None:
+        """Every second, however long learning takes; else the first executor would think them lost."""
+        generation = link.generation
+        while generation == link.generation and not link.closing:
+            if self.held:
+                link.send("", self.names.meta_queue, wire.encode(self.holds().to_message("held")))
+            await asyncio.sleep(HELD_INTERVAL)
+
+    def holds(self) -> Held:
+        return Held(tuple(self.held)[:MOST_OPEN], self.key)
 
     async def _consume(self, link: Link) -> None:
         """As many at a time as a batch may want; they are acknowledged only when they are learned."""
@@ -148,6 +166,7 @@ class JoinedChannel:
             self.link.acknowledge(message, generation)
             self._note_unrecognised("data_queue", error)
             return
+        self.held.add(message.message_id or "")
         self.arrivals.put(("data", trajectory, message, generation))
 
     def _note_unrecognised(self, queue: str, error: WireError) -> None:
@@ -208,6 +227,7 @@ class JoinedChannel:
             elif (settled := self.unsettled.get(identity)) is not None:
                 self._settle(identity, settled, message, generation)
             else:
+                self.held.discard(identity)
                 self.link.acknowledge(message, generation)
             return
         self.seen.append(identity)
@@ -224,7 +244,8 @@ class JoinedChannel:
         )
         state = ShardState(trajectory.sequence + 1, lanes)
         meta, arrays = wire.pack_states({trajectory.shard: state})
-        meta |= asdict(Settled(identity, self.agent, self.key))
+        maker = str(message.headers.get("hand", ""))
+        meta |= asdict(Settled(identity, self.agent, self.key, maker))
         settled = self.unsettled[identity] = wire.encode(wire.Message("settled", "", meta, arrays))
         self._settle(identity, settled, message, generation)
 
@@ -237,6 +258,7 @@ class JoinedChannel:
         """
 
         def told(delivered: Future[bool]) -> None:
+            self.held.discard(identity)
             if not delivered.cancelled() and delivered.exception() is None and delivered.result():
                 self.unsettled.pop(identity, None)
                 self.link.acknowledge(message, generation)

@@ -65,7 +65,7 @@ class Letter:
         for name, start in (("hand", HAND), ("process", HAND), ("inbox", EXECUTOR)):
             if isinstance(value := getattr(letter, name, None), str) and not value.startswith(start):
                 raise WireError(f"a {name} that is not called {start}...")
-        for name in ("hand", "process", "inbox", "run", "order"):
+        for name in ("hand", "process", "inbox", "run", "order", "maker"):
             if isinstance(value := getattr(letter, name, None), str):
                 check_name(value)
         return letter
@@ -179,6 +179,15 @@ class Settled(Letter):
 
     order: str
     agent: str
+    key: str
+    maker: str = ""  # the inbox of the hand that played it
+
+
+@dataclass(frozen=True)
+class Held(Letter):
+    """Orders whose trajectories an executor that joined has and has not learned from yet; every second."""
+
+    orders: tuple[str, ...]
     key: str
 
 
