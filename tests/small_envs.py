@@ -227,7 +227,7 @@ class Fatal(Chain):
                 case "hang":
                     time.sleep(3600)
                 case "hang-locked":  # with Python's lock, so that no other thread says anything
-                    ctypes.PyDLL(None).sleep(30)
+                    ctypes.PyDLL(None).sleep(60)
                 case "exit":
                     os._exit(3)
                 case "exit-0":

@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,11 @@ from manyhands import wire
 from manyhands.channels import amqp, amqp_joined
 from manyhands.channels.amqp import AmqpChannel
 from manyhands.channels.amqp_joined import JoinedChannel
-from manyhands.channels.amqp_names import Held, Report, Settled, Unplayed
+from manyhands.channels.amqp_names import Gone, Held, Report, Settled, Unplayed
+from manyhands.collect.signs import TESTING
 from manyhands.config import Config
 from manyhands.experience import ShardState, Trajectory
-from manyhands.orders import Event, Lost, Order, Taken, Task, Trial
+from manyhands.orders import Culprit, Event, Lost, Order, Taken, Task, Trial
 from manyhands.plan import plan
 from manyhands.policy import Weights
 
@@ -26,7 +28,7 @@ SMALL: dict[str, Any] = {
     "net": {"hidden": [4]},
     "run": {"mode": "async", "workers": 0},
 }
-FIRST, SECOND = "manyhands.hand.a.1-0", "manyhands.hand.b.1-0"
+FIRST, SECOND, THIRD = (f"manyhands.hand.{name}.1-0" for name in "abc")
 """Worker processes; the inbox of each ends with the number of its connection."""
 
 
@@ -199,3 +201,118 @@ def test_an_executor_that_joined_tells_what_it_holds(monkeypatch: pytest.MonkeyP
     joined.ack(trajectory)
     assert joined.holds().orders == ()
     assert joined.link.sent[-1].meta["maker"] == f"{FIRST}.1"
+
+
+def give_up(channel: AmqpChannel, process: str, how: str = "missed") -> Lost:
+    """Its connection has ended, or it says nothing while others are heard."""
+    known = channel.hands.known[f"{process}.1"]
+    if how == "missed":
+        known.missed = 1.0
+    else:
+        known.heard, channel.starved = time.monotonic() - 5.0, 1.0
+    look(channel)
+    (lost,) = events(channel)
+    assert isinstance(lost, Lost)
+    assert (lost.fault, lost.culprit) == (False, None)
+    return lost
+
+
+def dies(channel: AmqpChannel, process: str, culprit: Culprit) -> list[Event]:
+    """Its supervisor tells what it was doing."""
+    place = (culprit.shard, culprit.lane, culprit.episode)
+    channel._handle(("gone", Gone(process, "ended by SIGSEGV", True, True, channel.mark, *place)))
+    return events(channel)
+
+
+@pytest.mark.parametrize("how", ["missed", "silent"])
+def test_a_death_that_is_told_late_is_blamed_on_its_episode_once(channel: AmqpChannel, how: str) -> None:
+    """The episode had gone from one worker process to the next without end."""
+    culprit, order = Culprit(0, 1, 7), Order(0, 0, 0)
+    for process in (FIRST, SECOND):
+        channel._handle(("join", report(process), 0.0))
+    channel.order(order)
+    assert give_up(channel, FIRST, how).orders == (order,)
+    channel.order(order)
+    (late,) = dies(channel, FIRST, culprit)
+    assert isinstance(late, Lost)
+    assert (late.culprit, late.fault, late.shards, late.orders) == (culprit, True, (), ())
+    assert not dies(channel, FIRST, culprit)
+    # The other one had been given the same before anybody knew; that is no second fault.
+    (second,) = dies(channel, SECOND, culprit)
+    assert isinstance(second, Lost)
+    assert (second.culprit, second.fault, second.orders) == (culprit, False, (order,))
+    # But one that was given later should have skipped it.
+    channel._handle(("join", report(THIRD), 0.0))
+    channel.order(order)
+    (third,) = dies(channel, THIRD, culprit)
+    assert isinstance(third, Lost)
+    assert third.fault
+
+
+def test_two_that_are_given_up_with_one_episode_are_one_fault(channel: AmqpChannel) -> None:
+    culprit, order = Culprit(0, 1, 7), Order(0, 0, 0)
+    for process in (FIRST, SECOND):
+        channel._handle(("join", report(process), 0.0))
+        channel.order(order)
+        give_up(channel, process)
+    assert len(dies(channel, FIRST, culprit)) == 1
+    assert not dies(channel, SECOND, culprit)
+
+
+def test_orders_that_wait_are_given_without_the_episode(channel: AmqpChannel) -> None:
+    culprit, order = Culprit(0, 1, 7), Order(0, 0, 0)
+    channel._handle(("join", report(FIRST), 0.0))
+    channel.order(order)
+    give_up(channel, FIRST)
+    channel.order(order)
+    (late,) = dies(channel, FIRST, culprit)
+    assert isinstance(late, Lost)
+    assert (late.shards, late.orders) == ((0,), (order,))
+    assert not channel.hands.waiting
+
+
+def test_a_part_of_a_test_is_given_without_the_episode(channel: AmqpChannel) -> None:
+    trial = Trial(0, 0, 5, 0, 4)
+    for process in (FIRST, SECOND, THIRD):
+        channel._handle(("join", report(process), 0.0))
+    channel.order(trial)
+    give_up(channel, FIRST)
+    channel.order(trial)
+    (late,) = dies(channel, FIRST, Culprit(TESTING, 2, 3))
+    assert isinstance(late, Lost)
+    assert late.fault
+    assert give_up(channel, SECOND).orders == (trial,)
+    channel.order(trial)
+    sent: Any = channel.link
+    given = [Trial.from_message(_bare(each)) for each in sent.sent if each.kind == "trial"]
+    assert [each.skip for each in given] == [(), (), (3,)]
+
+
+def _bare(message: wire.Message) -> wire.Message:
+    return replace(message, meta={n: v for n, v in message.meta.items() if n not in ("order", "run")})
+
+
+def test_an_episode_that_another_has_played_since_is_not_skipped(channel: AmqpChannel) -> None:
+    """As when a machine slept: what it died of says nothing about the episode then."""
+    for process in (FIRST, SECOND):
+        channel._handle(("join", report(process), 0.0))
+    channel.order(Order(0, 0, 0))
+    give_up(channel, FIRST, "silent")
+    channel.order(Order(0, 0, 0))
+    arrives(channel, "own-2", SECOND)
+    assert isinstance(channel.receive(0.0), Trajectory)
+    (late,) = dies(channel, FIRST, Culprit(0, 1, 7))
+    assert isinstance(late, Lost)
+    assert (late.culprit, late.fault) == (None, True)
+
+
+def test_who_comes_back_is_not_blamed_for_what_it_was_given_up_with(channel: AmqpChannel) -> None:
+    for process in (FIRST, SECOND):
+        channel._handle(("join", report(process), 0.0))
+    channel.order(Order(0, 0, 0))
+    give_up(channel, FIRST, "silent")
+    channel._handle(("join", report(FIRST), 0.0))
+    (lost,) = dies(channel, FIRST, Culprit(0, 1, 7))
+    assert isinstance(lost, Lost)
+    assert lost.orders == ()
+    assert not dies(channel, FIRST, Culprit(0, 1, 7))

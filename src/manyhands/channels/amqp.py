@@ -21,7 +21,8 @@ from aio_pika import ExchangeType, Message
 from aio_pika.abc import AbstractIncomingMessage
 
 from manyhands import wire
-from manyhands.channels.amqp_hands import Hands
+from manyhands.channels.amqp_blame import Blame, LateDeath, given_to
+from manyhands.channels.amqp_hands import Hand, Hands
 from manyhands.channels.amqp_link import Address, Link
 from manyhands.channels.amqp_names import (
     HAND,
@@ -118,14 +119,14 @@ class AmqpChannel:
         shards = config.collect.shards
         self.task, self.shards, self.names = task, shards, Names(run)
         self.executor = uuid.uuid4().hex[:8]
-        self.hands = Hands()
+        self.hands, self.blame = Hands(), Blame()
         self.accepted: dict[
             str, tuple[AbstractIncomingMessage, int]
         ] = {}  # by order id, not acknowledged yet
         self.order_of: dict[tuple[int, int], str] = {}  # (shard, sequence): id of the accepted answer
         self.published: dict[int, bytes] = {}
         self.arrivals: SimpleQueue[Any] = SimpleQueue()
-        self.events: deque[Event] = deque()
+        self.events: deque[Event | LateDeath] = deque()
         self.protocols: dict[str, Report] = {}
         self.from_hand: dict[str, int] = {}  # trajectories that came from each, over all connections
         self.acknowledged: deque[str] = deque(maxlen=RECENT)  # orders whose trajectory was acknowledged
@@ -282,6 +283,7 @@ class AmqpChannel:
     def order(self, order: Order | Trial) -> None:
         self.given += 1
         identity = f"{self.executor}-{self.given}"
+        order = self.blame.as_amended(order)
         hand = self.hands.give(order, identity)
         if hand is None:
             return
@@ -305,7 +307,30 @@ class AmqpChannel:
                 self._handle(arrival)
             elif time.monotonic() >= deadline:
                 return None
-        return self.events.popleft()
+        return self._told(self.events.popleft())
+
+    def _told(self, event: Event | LateDeath) -> Event | None:
+        """The event, when the executor hears of it; orders that it gives from now on are other ones."""
+        told = self._blame_late(event) if isinstance(event, LateDeath) else event
+        if isinstance(told, Lost) and told.culprit is not None:
+            self.blame.note(told.culprit, time.monotonic())
+        return told
+
+    def _blame_late(self, death: LateDeath) -> Lost | None:
+        """Who was given up had nothing to blame; what it was is known now. None where it was known already.
+
+        Orders that are with another go on. They fall to the same episode, which is no other fault, and are
+        then given without it.
+        """
+        departed, culprit = death.departed, death.culprit
+        if not self.blame.is_news(culprit, departed.orders):
+            return None
+        if not death.proven:
+            return Lost(label(departed.hand), death.reason, (), ())
+        self.blame.amend(culprit, departed.orders)
+        undone = self.hands.withdraw(culprit.shard)
+        shards = (culprit.shard,) if undone else ()
+        return Lost(label(departed.hand), death.reason, shards, undone, culprit)
 
     def _give_up_silent_hands(self, now: float) -> None:
         """Lets others play what a hand has that says nothing, while everybody waits for it.
@@ -321,7 +346,7 @@ class AmqpChannel:
                 continue
             if len(self.patience) < MOST_HANDS:
                 self.patience[hand.name] = 2 * self.patience.get(hand.name, SILENCE)
-            self._lose(hand.name, f"it said nothing for {now - hand.heard:.1f} s", None, fault=False)
+            self._give_up(hand, f"it said nothing for {now - hand.heard:.1f} s")
 
     def _handle(self, arrival: Any) -> None:
         match arrival:
@@ -330,7 +355,7 @@ class AmqpChannel:
                 self._accept(trajectory, message, generation)
             case ("verdict", order, verdict):
                 self.starved = 0.0
-                if self.hands.close(order) is not None:
+                if self._close(order) is not None:
                     self.events.append(verdict)
             case ("join", report, _):
                 self._join(report)
@@ -365,6 +390,13 @@ class AmqpChannel:
                 self.events.append(event)
             case ("foreign", queue, text):
                 self._note_foreign(queue, text)
+
+    def _close(self, identity: str) -> Order | Trial | None:
+        """An order is answered. None for one that is not open."""
+        order = self.hands.close(identity)
+        if order is not None:
+            self.blame.answered(order)
+        return order
 
     def _note_foreign(self, queue: str, text: str) -> None:
         """Counted always, told at most every few seconds: whoever sends rubbish must not fill a screen."""
@@ -402,7 +434,7 @@ class AmqpChannel:
             self.acknowledged.append(identity)  # what is told twice counts once
             self.counts.shared += 1
             self._note_maker(identity, settled.maker)
-        order = self.hands.close(identity)
+        order = self._close(identity)
         if isinstance(order, Order):  # else it was thought lost meanwhile, and is played again
             self.events.append(Taken(order, settled.agent, state))
 
@@ -413,12 +445,23 @@ class AmqpChannel:
             self._note_foreign("meta_queue", "the end of this run from somebody who is no executor of it")
 
     def _hand_gone(self, gone: Gone) -> None:
-        """A death counts for the run that was being played; for all others the shards only move."""
+        """A death counts for the run that was being played; for all others the shards only move.
+
+        It counts once, though a process may be known by several connections or be given up already.
+        """
         ours = gone.run == self.mark
         guilty = Culprit(gone.shard, gone.lane, gone.episode) if gone.guilty and ours else None
         reason = one_line(gone.reason) if ours or not gone.run else "it ended while it played for another run"
-        for name in [name for name in self.hands.known if name.startswith(f"{gone.process}.")]:
-            self._lose(name, reason, guilty, fault=gone.fault and ours)
+        departed = self.blame.explain(gone.process)
+        names = [name for name in self.hands.known if name.startswith(f"{gone.process}.")]
+        fault = gone.fault and ours
+        for name in names:
+            orders = given_to(self.hands.known[name])
+            news = guilty is None or self.blame.is_news(guilty, orders)
+            self._lose(name, reason, guilty, fault=fault and news)
+            fault = False
+        if not names and departed is not None and guilty is not None:
+            self.events.append(LateDeath(departed, reason, guilty))
 
     def _accept(self, trajectory: Trajectory, message: AbstractIncomingMessage, generation: int) -> None:
         identity = message.message_id or ""
@@ -430,7 +473,7 @@ class AmqpChannel:
             return
         self.counts.received += 1
         self._note_maker(identity, str(message.headers.get("hand", "")))
-        order = self.hands.close(identity)
+        order = self._close(identity)
         matches = isinstance(order, Order) and (order.shard, order.sequence) == (
             trajectory.shard,
             trajectory.sequence,
@@ -470,6 +513,7 @@ class AmqpChannel:
         self._lose(report.hand, "it joined again", None, fault=False)
         if len(self.hands.known) >= MOST_HANDS:
             return
+        self.blame.returns(report.hand)
         waiting = self.hands.join(report)
         self._keep_protocol(report)
         self._send_weights(report.hand)
@@ -497,6 +541,11 @@ class AmqpChannel:
             reason = one_line(unplayed.text)  # of a malformed order a fault, so that it is not given for ever
             self.events.append(Lost(label(unplayed.hand), reason, shards, undone, fault=unplayed.malformed))
 
+    def _give_up(self, hand: Hand, reason: str) -> None:
+        """Without blame, but its supervisor may still tell how it ended."""
+        self.blame.depart(hand)
+        self._lose(hand.name, reason, None, fault=False)
+
     def _lose(self, name: str, reason: str, culprit: Culprit | None, fault: bool = True) -> None:
         lost = self.hands.lose(name)
         if lost is not None:
@@ -509,8 +558,8 @@ class AmqpChannel:
         now = time.monotonic()
         for hand in list(self.hands.known.values()):
             if hand.missed and now - hand.missed > GRACE:
-                # No fault of an environment: its supervisor would have told. A power cut takes many at once.
-                self._lose(hand.name, "its connection to the broker ended", None, fault=False)
+                # No fault of an environment that anybody knows of. A power cut takes many at once.
+                self._give_up(hand, "its connection to the broker ended")
         starving = self.starved >= STARVING and self.link.up.is_set()
         if now - self.probed < (EAGER_INTERVAL if starving else PROBE_INTERVAL):
             return

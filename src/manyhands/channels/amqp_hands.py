@@ -199,6 +199,12 @@ class Hands:
             found.append((hand.name, tuple(sorted(shards)), self._take_back(hand, lost)))
         return found
 
+    def withdraw(self, shard: int) -> tuple[Order | Trial, ...]:
+        """Takes back the orders of a shard that wait for a hand."""
+        undone = tuple(o for o in self.waiting if isinstance(o, Order) and o.shard == shard)
+        self.waiting = [o for o in self.waiting if not (isinstance(o, Order) and o.shard == shard)]
+        return undone
+
     def lose(self, name: str) -> tuple[tuple[int, ...], tuple[Order | Trial, ...]] | None:
         """A hand is gone: the shards that belong to no one now, and the orders that are undone."""
         hand = self.known.pop(name, None)
