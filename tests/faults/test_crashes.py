@@ -55,7 +55,7 @@ KNOWN: dict[str, str] = {}
 
 CRASHES = [
     *(("processes", how) for how in ("segfault", "exit", "exit-0", "hang", "reset")),
-    *(("amqp", how) for how in ("segfault", "hang", "hang-locked", "reset")),
+    *(("amqp", how) for how in ("segfault", "hang", "hang-locked", "reset", "exit", "exit-0", "leave")),
     *(("ray", how) for how in ("segfault", "leave", "hang-locked")),
 ]
 
@@ -66,7 +66,7 @@ def test_an_episode_that_crashes_is_skipped_and_the_bits_are_the_same_everywhere
 ) -> None:
     view = Listener()
     env = {"id": "small_envs:Fatal", "kwargs": {"how": how}}
-    layers = {"hang_timeout": 5.0 if how == "hold" else 2.0}  # longer than silence is borne
+    layers = {"hang_timeout": 5.0 if channel == "amqp" and how == "hang-locked" else 2.0}  # longer than silence is borne
     if how == "reset":  # of a first episode as well
         layers["seed"] = 9
     run = played(tmp_path / "run", channel, env, view, run=layers)

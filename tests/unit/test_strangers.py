@@ -1,6 +1,7 @@
 """What others may send to a worker, a child and an executor that joins, with no network around them."""
 
 import io
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from manyhands.channels.amqp_joined import JoinedChannel
 from manyhands.channels.amqp_names import (
     MOST_OPEN,
     Finish,
+    Gone,
     Limits,
     Offer,
     Released,
@@ -30,6 +32,7 @@ from manyhands.channels.amqp_names import (
     RunSettings,
     Unplayed,
 )
+from manyhands.channels.amqp_worker import Leave
 from manyhands.channels.base import WorkerStatus
 from manyhands.channels.open import broker_name
 from manyhands.channels.throttle import Throttle
@@ -278,7 +281,7 @@ def test_limits_under_which_no_process_can_play_are_refused(worker_memory: int) 
         Limits(60.0, worker_memory)
 
 
-class Gone:
+class Ended:
     """A process that has ended."""
 
     pid = 2**22 + 1
@@ -292,7 +295,7 @@ def test_what_grows_too_large_when_it_is_made_is_not_made_again(retired: bool) -
     daemon = Daemon("amqp://127.0.0.1:1/", 1, "worker", False, [])
     signs = unshared()
     signs[BEATS], signs[BUSY], signs[SHARD], signs[RUN] = 3, 1, CHECKING, 77
-    watched = Watched(0, "hand", Gone(), signs, time.monotonic(), retired=retired)  # type: ignore[arg-type]
+    watched = Watched(0, "hand", Ended(), signs, time.monotonic(), retired=retired)  # type: ignore[arg-type]
     watched.reason = "it held 5000 MB" if retired else ""
     daemon.hands.append(watched)
     daemon._tell = lambda message: None  # type: ignore[method-assign]
@@ -300,6 +303,57 @@ def test_what_grows_too_large_when_it_is_made_is_not_made_again(retired: bool) -
     daemon.link.close()
     assert (77 in daemon.refused_runs) == retired  # a kill by somebody says nothing about the run
     assert (daemon.due[0] > time.monotonic() + 0.05) == retired
+
+
+def buried(signs: memoryview, code: int, once: bool = False) -> tuple[Daemon, list[wire.Message]]:
+    """A daemon whose only process has ended with `code`, and what it told executors."""
+    daemon, told = Daemon("amqp://127.0.0.1:1/", 1, "worker", once, []), []
+    watched = Watched(0, "manyhands.hand.h", Ended(), signs, time.monotonic())  # type: ignore[arg-type]
+    daemon.hands.append(watched)
+    daemon.due.clear()
+    daemon.welcome = True
+    daemon._tell = told.append  # type: ignore[method-assign]
+    daemon._bury(watched, code)
+    daemon.link.close()
+    return daemon, told
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize(
+    ("code", "guilty"),
+    [
+        (0, True),
+        (1, True),
+        (70, False),
+        (-signal.SIGTRAP, True),
+        (-signal.SIGSYS, True),
+        (-signal.SIGKILL, False),
+    ],
+)
+def test_whoever_ends_its_process_during_an_order_is_to_blame(code: int, guilty: bool, once: bool) -> None:
+    """os._exit(0) in a step was a farewell, or was played again until the run failed."""
+    signs = unshared()
+    signs[BEATS], signs[BUSY], signs[EPISODE] = 3, 1, 7
+    daemon, told = buried(signs, code, once)
+    gone = Gone.from_message(told[0])
+    assert (gone.guilty, gone.fault, gone.episode) == (guilty, True, 7)
+    assert daemon.due
+
+
+def test_a_process_that_leaves_after_its_run_is_not_replaced() -> None:
+    daemon, told = buried(unshared(), 0, once=True)
+    assert not told
+    assert not daemon.due
+
+
+def test_an_environment_that_exits_leaves_the_sign_of_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sys.exit() in a step ended the process as if there had been no order."""
+    made = hand(monkeypatch, ["small_envs:*"])
+    made._do(offer(task()))
+    for raised, busy in ((SystemExit, 1), (Leave, 0), (RuntimeError, 0)):
+        with pytest.raises(raised), made._watched(made.sessions["run"]):
+            raise raised
+        assert made.progress[BUSY] == busy
 
 
 def test_a_state_of_another_layout_does_not_fit() -> None:

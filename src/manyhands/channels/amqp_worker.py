@@ -44,8 +44,10 @@ from manyhands.collect.signs import (
     EPISODE,
     HANG_TIMEOUT,
     MEMORY,
+    NOBODY,
     RUN,
     SHARD,
+    TESTING,
     run_mark,
     unshared,
 )
@@ -68,6 +70,10 @@ MOST_TODO = 10_000
 MOST_REFUSED = 10_000
 UNRECOGNISED_INTERVAL = 2.0
 """Seconds between two lines about messages that cannot be recognised."""
+
+
+class Leave(BaseException):
+    """Asked to go; not an Exception, so that no environment's fault handling swallows it."""
 
 
 class Hand:
@@ -327,11 +333,14 @@ class Hand:
         )
         self.progress[MEMORY] = allowed
         self.progress[RUN] = run_mark(session.names.run)
+        self.progress[SHARD], self.progress[EPISODE] = TESTING, NOBODY  # until an episode is played
         self.progress[BUSY] = 1
         try:
             yield
-        finally:
+        except (Exception, Leave):
             self.progress[BUSY] = 0
+            raise
+        self.progress[BUSY] = 0  # but not where an environment ends the process, as by sys.exit()
 
     @contextmanager
     def _accounting_for(self, session: Session) -> Iterator[None]:

@@ -48,7 +48,15 @@ START_TIMEOUT = 60.0
 FAILED = 70
 """The exit code of a worker that failed without its environment: no episode is to blame. While an order is
 under way, any other is the environment's doing, 0 as well."""
-CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+CRASHES = (
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGABRT,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGSYS,
+)
 
 
 @dataclass(eq=False)

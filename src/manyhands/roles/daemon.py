@@ -20,7 +20,13 @@ from manyhands import wire
 from manyhands.channels import shared
 from manyhands.channels.amqp_link import Address, BrokerError, Link
 from manyhands.channels.amqp_names import TO_EXECUTORS, Gone
-from manyhands.channels.processes import CRASHES, describe_exit, own_megabytes, player_environment
+from manyhands.channels.processes import (
+    CRASHES,
+    FAILED,
+    describe_exit,
+    own_megabytes,
+    player_environment,
+)
 from manyhands.collect.signs import (
     BEATS,
     BUSY,
@@ -164,17 +170,18 @@ class Daemon:
     def _bury(self, hand: Watched, code: int) -> None:
         self.hands.remove(hand)
         self._kill_group(hand)
-        if code == 0 and self.once:
+        signs, busy = hand.progress, bool(hand.progress[BUSY])
+        if code == 0 and self.once and not busy:
             return
-        if code > 0 and not self.welcome and not hand.progress[BEATS]:
+        if code > 0 and not self.welcome and not signs[BEATS]:
             # A wrong password, a wrong certificate. The next one would fare no better.
             self.code = code
             self.stopping = True
             return
-        reason, signs = hand.reason or describe_exit(code), hand.progress
+        reason = hand.reason or describe_exit(code)
         hung = bool(hand.reason) and not hand.retired
-        busy = bool(signs[BUSY])
-        guilty = busy and (-code in CRASHES or code > 0 or hung)
+        left = code >= 0 and code != FAILED  # in the middle of an order nobody but an environment leaves
+        guilty = busy and (-code in CRASHES or left or hung)
         unmakeable = busy and signs[SHARD] == CHECKING and (guilty or hand.retired)
         if unmakeable and len(self.refused_runs) < MOST_REFUSED:
             self.refused_runs.add(signs[RUN])

@@ -9,17 +9,13 @@ from types import FrameType
 from typing import NoReturn
 
 from manyhands.channels.amqp_link import Address
-from manyhands.channels.amqp_worker import Hand
+from manyhands.channels.amqp_worker import Hand, Leave
 from manyhands.collect.signs import BYTES
 from manyhands.errors import ManyhandsError
 from manyhands.exits import run_and_end
 from manyhands.limits import OwnLimits
 from manyhands.roles.worker import END_GRACE, NICENESS, die_with_parent
 from manyhands.texts import one_line
-
-
-class Leave(BaseException):
-    """Asked to go; not an Exception, so that no environment's fault handling swallows it."""
 
 
 def _limits(text: str) -> OwnLimits:
