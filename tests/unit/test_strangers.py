@@ -27,6 +27,7 @@ from manyhands.channels.amqp_names import (
     Gone,
     Limits,
     Offer,
+    Rejoin,
     Released,
     Report,
     RunSettings,
@@ -37,7 +38,18 @@ from manyhands.channels.base import WorkerStatus
 from manyhands.channels.open import broker_name
 from manyhands.channels.throttle import Throttle
 from manyhands.collect.collector import Collector
-from manyhands.collect.signs import BEATS, BUSY, CHECKING, EPISODE, LANE, RUN, SHARD, unshared
+from manyhands.collect.signs import (
+    BEATS,
+    BUSY,
+    CHECKING,
+    EPISODE,
+    LANE,
+    NOBODY,
+    RUN,
+    SHARD,
+    run_mark,
+    unshared,
+)
 from manyhands.collect.streams import env_seed
 from manyhands.config import Config, EnvConfig
 from manyhands.errors import ManyhandsError, UsageError, WireError
@@ -354,6 +366,48 @@ def test_an_environment_that_exits_leaves_the_sign_of_its_order(monkeypatch: pyt
         with pytest.raises(raised), made._watched(made.sessions["run"]):
             raise raised
         assert made.progress[BUSY] == busy
+
+
+@pytest.mark.parametrize("how", ["finish", "another offer", "rejoin", "failed", "new connection", "leave"])
+def test_environments_are_closed_under_the_eyes_of_the_supervisor(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hung in close() had hung for good, and was blamed on whatever was played last."""
+    made, seen = hand(monkeypatch, ["small_envs:*"]), []
+    made._do(offer(task()))
+    session = made.sessions["run"]
+    made.progress[RUN], made.progress[SHARD], made.progress[EPISODE] = 0, CHECKING, 5
+
+    def close() -> None:
+        signs = made.progress
+        seen.append((signs[BUSY], signs[RUN] == run_mark("run"), signs[SHARD] == CHECKING, signs[EPISODE]))
+
+    monkeypatch.setattr(session, "close", close)
+    match how:
+        case "finish":
+            made._do(Finish("run", "over").to_message("finish"))
+        case "another offer":
+            made._do(offer(task(), epoch="e.2"))
+        case "rejoin":
+            made._do(Rejoin("run").to_message("rejoin"))
+        case "failed":
+            made._fail(session, "some reason")
+        case "new connection":
+            made._forget()
+        case "leave":
+            made.leave()
+    assert seen == [(1, True, False, NOBODY)]
+    assert not made.progress[BUSY]
+
+
+def test_closing_many_environments_is_no_hang() -> None:
+    played, signs = task(), unshared()
+    collector = Collector(played, "w", lambda event: None, progress=signs)
+    weights = Weights(0, played.spec.initial_vector(0), played.spec.schema)
+    collector.collect(Order(0, 0, 0), weights, played.layout.allocate())
+    before = signs[BEATS]
+    collector.close()
+    assert signs[BEATS] == before + played.layout.lanes
 
 
 def test_a_state_of_another_layout_does_not_fit() -> None:

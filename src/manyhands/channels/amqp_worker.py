@@ -210,7 +210,7 @@ class Hand:
         """A new connection: no executor knows this hand any more."""
         self.generation = self.link.generation
         for session in self.sessions.values():
-            session.close()
+            self._close(session)
         self.sessions.clear()
         self.refused.clear()
 
@@ -241,7 +241,7 @@ class Hand:
         if (known is not None and known.epoch == epoch) or epoch in self.refused:
             return
         if known is not None:
-            self.sessions.pop(run).close()
+            self._close(self.sessions.pop(run))
         if len(self.refused) > MOST_REFUSED:
             self.refused.clear()
         task = Task.from_message(wire.Message("task", "", offer.task))
@@ -275,7 +275,7 @@ class Hand:
         """Its executor does not know this hand, though it should: some message got lost."""
         session = self.sessions.pop(run, None)
         if session is not None:
-            session.close()
+            self._close(session)
             self._join(Session(self, run, session.epoch, session.task(), session.limits))
 
     def _join(self, session: Session) -> None:
@@ -342,6 +342,11 @@ class Hand:
             raise
         self.progress[BUSY] = 0  # but not where an environment ends the process, as by sys.exit()
 
+    def _close(self, session: Session) -> None:
+        """Closes its environments. Hanging in that is noticed like hanging in a step."""
+        with self._watched(session):
+            session.close()
+
     @contextmanager
     def _accounting_for(self, session: Session) -> Iterator[None]:
         """Whatever goes wrong meanwhile, the executor hears of it, because it waits for an answer."""
@@ -362,7 +367,7 @@ class Hand:
     def _fail(self, session: Session, text: str) -> None:
         """Tells the executor, which counts it, and joins again with new environments."""
         session.say("failed", text)
-        session.close()
+        self._close(session)
         self._join(Session(self, session.names.run, session.epoch, session.task(), session.limits))
 
     def _finish(self, run: str, reason: str) -> None:
@@ -372,7 +377,7 @@ class Hand:
         self.refused.add(session.epoch)  # an offer may still be on its way
         session.settle()
         session.tell(session.report_card.to_message("protocol"))
-        session.close()
+        self._close(session)
         card = session.report_card
         self.say(f"{run}: {reason}; played {card.steps:,} steps, {card.episodes:,} episodes")
         if self.once:
@@ -383,7 +388,7 @@ class Hand:
         self.leaving = True
         for session in self.sessions.values():
             session.tell(session.report_card.to_message("protocol"))
-            session.close()
+            self._close(session)
         self.sessions.clear()
         self.link.close()
 

@@ -332,6 +332,7 @@ class Shard:
 
     def close(self) -> None:
         for lane in self.lanes:
+            self.progress[BEATS] += 1
             envs.close(lane.env)
 
 

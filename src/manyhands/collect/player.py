@@ -148,4 +148,5 @@ class Player:
 
     def close(self) -> None:
         for env in self.envs:
+            self.progress[BEATS] += 1
             envs.close(env)
