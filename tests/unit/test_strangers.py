@@ -352,6 +352,13 @@ def test_whoever_ends_its_process_during_an_order_is_to_blame(code: int, guilty:
     assert daemon.due
 
 
+def test_a_process_that_is_killed_before_it_could_start_is_back_at_once() -> None:
+    daemon, _ = buried(unshared(), -9)
+    assert daemon.due[0] <= time.monotonic()
+    daemon, _ = buried(unshared(), 1)
+    assert daemon.due[0] > time.monotonic() + 0.05
+
+
 def test_a_process_that_leaves_after_its_run_is_not_replaced() -> None:
     daemon, told = buried(unshared(), 0, once=True)
     assert not told

@@ -197,14 +197,16 @@ class Daemon:
         )
         print(f"{hand.name.rpartition('.')[2]}: {reason}; starting another", flush=True)
         self._tell(gone.to_message("gone"))
-        self.due[hand.index] = time.monotonic() + self._pause(hand)
+        self.due[hand.index] = time.monotonic() + self._pause(hand, code)
 
-    def _pause(self, hand: Watched) -> float:
+    def _pause(self, hand: Watched, code: int) -> float:
         """Seconds before the next is started: ever more for what cannot start, or grows too large at once.
 
-        What was killed, or crashed while it played, is started again at once, because other runs wait for it;
-        crashes count for the run that caused them, which ends with too many.
+        What somebody killed, or crashed while it played, is started again at once, because other runs wait
+        for it; crashes count for the run that caused them, which ends with too many.
         """
+        if code == -signal.SIGKILL and not hand.reason:  # it says nothing about this one, nor the next
+            return 0.0
         lived = time.monotonic() - hand.started
         if hand.progress[BEATS] and (not hand.retired or lived > LONG_ENOUGH):
             self.pauses[hand.index] = FIRST_PAUSE
