@@ -4,6 +4,9 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from manyhands.collect import starts
+from manyhands.collect.collector import TEST_LANES
+from manyhands.envs import lto
 from manyhands.errors import UsageError
 from manyhands.orders import Task
 
@@ -64,7 +67,17 @@ class OwnLimits:
 
 
 def _needed(task: Task) -> int:
-    """Bytes that a process holds of one run: a rollout and what is on its way, noise, weights."""
+    """Bytes that a process holds of one run: rollouts, noise, weights, what a forward pass makes, starts."""
     layout = task.layout
     numbers = layout.steps * layout.lanes * (layout.action.outputs + layout.action.noises)
-    return 2 * layout.dense_nbytes + 4 * numbers + KEPT_WEIGHTS * 4 * task.spec.size
+    numbers += max(layout.lanes, TEST_LANES) * task.spec.activations
+    starts = _start_nbytes(task) if task.env.id == lto.ENV_ID else 0
+    return 2 * layout.dense_nbytes + 4 * numbers + KEPT_WEIGHTS * 4 * task.spec.size + starts
+
+
+def _start_nbytes(task: Task) -> int:
+    """Bytes for choosing where episodes of learn-to-optimise begin, by its arguments."""
+    problem, lanes = lto.Problem.of(task.env.kwargs), task.layout.lanes
+    latin = starts.latin_nbytes(lanes, problem.size, problem.intervals)
+    uncertain = starts.uncertain_nbytes(lanes, problem.size, problem.candidates, task.spec.activations)
+    return latin * ("latin" in problem.starts) + uncertain * ("uncertainty" in problem.starts)

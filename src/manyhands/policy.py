@@ -42,6 +42,11 @@ class Conv:
     stride: int
     activation: Activation = "relu"
 
+    def outputs(self, image: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return the shape of what it makes of an image, channels first both times."""
+        height, across = ((side - self.kernel) // self.stride + 1 for side in image[1:])
+        return self.channels, height, across
+
 
 @dataclass(frozen=True)
 class Head:
@@ -110,14 +115,12 @@ class NetSpec:
             shape = self.channels_first
         for i, layer in enumerate(self.trunk):
             if isinstance(layer, Conv):
-                channels, height, across = shape
-                kernel = (layer.channels, layer.kernel, layer.kernel, channels)  # as channels_last lies
+                kernel = (layer.channels, layer.kernel, layer.kernel, shape[0])  # as channels_last lies
                 add(f"trunk{i}.weight", kernel, hidden_gain(layer.activation), "weight")
                 add(f"trunk{i}.bias", (layer.channels,), 0.0, "bias")
-                height, across = ((side - layer.kernel) // layer.stride + 1 for side in (height, across))
-                if height < 1 or across < 1:
+                shape = layer.outputs(shape)
+                if min(shape) < 1:
                     raise UsageError(f"an image of {self.input_shape} is too small for {layer}")
-                shape = (layer.channels, height, across)
                 width = prod(shape)
             else:
                 width = add_dense(f"trunk{i}", width, layer.size, hidden_gain(layer.activation))
@@ -138,6 +141,20 @@ class NetSpec:
     def size(self) -> int:
         """How many numbers the vector has."""
         return self.parameters[-1].end
+
+    @cached_property
+    def activations(self) -> int:
+        """How many numbers a forward pass through all heads makes of one input, and the input itself."""
+        shape = self.channels_first if self.image else self.input_shape
+        total = prod(shape)
+        for layer in self.trunk:
+            if isinstance(layer, Conv):
+                shape = layer.outputs(shape)
+                total += prod(shape)
+            else:
+                total += layer.size
+        heads = [head for head in self.heads if not head.free]
+        return total + sum(head.size + sum(layer.size for layer in head.hidden) for head in heads)
 
     @cached_property
     def trained(self) -> int:

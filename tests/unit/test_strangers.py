@@ -3,6 +3,7 @@
 import io
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,12 +53,13 @@ from manyhands.collect.signs import (
 )
 from manyhands.collect.streams import env_seed
 from manyhands.config import Config, EnvConfig
+from manyhands.envs import lto
 from manyhands.errors import ManyhandsError, UsageError, WireError
 from manyhands.experience import LaneState, ShardState
 from manyhands.limits import OwnLimits
 from manyhands.orders import MAX_EPISODES, Order, Task, Trial
 from manyhands.plan import plan
-from manyhands.policy import Weights
+from manyhands.policy import Conv, Dense, Head, Weights
 from manyhands.roles.daemon import Daemon, Watched
 from manyhands.runs.view import View, _worker_table
 from manyhands.texts import lines
@@ -263,6 +265,45 @@ def test_all_runs_of_a_process_share_its_memory() -> None:
     limits.check(played)
     with pytest.raises(UsageError, match="--max-memory"):
         limits.check(played, [played] * 1000)
+
+
+def wide_dense() -> Task:
+    """Small weights and small rollouts, but a forward pass of 16 GB."""
+    played = task()
+    heads = (Head("policy", 2, (Dense(1_000_000),)),)
+    return replace(
+        played,
+        layout=replace(played.layout, lanes=4096, steps=1),
+        spec=replace(played.spec, heads=heads, trunk=()),
+    )
+
+
+def wide_convolution() -> Task:
+    played = task()
+    trunk = (Conv(1000, 1, 1), Conv(1, 84, 1))
+    spec = replace(played.spec, input_shape=(84, 84, 4), image="hwc", trunk=trunk, heads=(Head("policy", 2),))
+    layout = replace(played.layout, lanes=64, steps=1, obs_shape=(84, 84, 4), obs_dtype="|u1")
+    return replace(played, layout=layout, spec=spec)
+
+
+def wide_problem(**kwargs: Any) -> Task:
+    return task(env=EnvConfig(lto.ENV_ID, {"functions": ["sphere"], "x": 1000, **kwargs}))
+
+
+@pytest.mark.parametrize(
+    "wide",
+    [
+        wide_dense,
+        wide_convolution,
+        lambda: wide_problem(starts=["uncertainty"], candidates=100_000),
+        lambda: wide_problem(starts=["latin"], intervals=1_000_000),
+    ],
+    ids=["dense", "convolution", "candidates", "intervals"],
+)
+def test_what_a_forward_pass_and_starts_would_take_counts_for_the_memory(wide: Callable[[], Task]) -> None:
+    """The first had passed, and would have taken 16 GB at its first step."""
+    with pytest.raises(UsageError, match=r"bytes of memory in all; --max-memory allows 500,000,000"):
+        OwnLimits(500, 4096, 64).check(wide())
 
 
 def test_a_window_is_nobody_elses_to_open() -> None:

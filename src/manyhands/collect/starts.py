@@ -13,6 +13,9 @@ TIE = 0.02
 that from place to place for most of a run; taken seriously, such differences send nearly all starts to a few
 conditions and the others are never learned: an error of 1.2 on Rosenbrock, where random starts reach 0.07."""
 
+ORDERS = 256
+"""Of intervals, that a process remembers."""
+
 
 def uniform(rng: np.random.Generator, count: int, size: int) -> Array:
     """Anywhere in the cube."""
@@ -36,9 +39,20 @@ def latin(rng: np.random.Generator, count: int, size: int, seed: int, first: int
     return (2 * (places + within) / intervals - 1).astype(np.float32)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=ORDERS)
 def _order(seed: int, variable: int, block: int, intervals: int) -> Array:
     return np.random.default_rng(mix(seed, START, variable, block)).permutation(intervals)
+
+
+def latin_nbytes(count: int, size: int, intervals: int) -> int:
+    """Bytes that `latin` takes at most: points, and the orders that it remembers."""
+    blocks = count // intervals + 2
+    return 3 * 8 * count * size + 8 * intervals * min(ORDERS, size * blocks)
+
+
+def uncertain_nbytes(count: int, size: int, candidates: int, activations: int) -> int:
+    """Bytes that `uncertain` takes at most: candidates, and a forward pass of them."""
+    return count * candidates * ((8 + 4) * size + 4 * activations)
 
 
 def uncertain(
