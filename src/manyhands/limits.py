@@ -1,7 +1,9 @@
 """What the owner of a machine allows those whom it plays for, checked before anything is allocated."""
 
 import os
+import resource
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from manyhands.collect import starts
@@ -13,6 +15,9 @@ from manyhands.orders import Task
 MEGABYTE = 10**6
 KEPT_WEIGHTS = 8
 """Copies of the weights in one process: the versions that it keeps, what it loads, what is on its way."""
+HEADROOM = 4 * 2**30
+"""Bytes that a process may reserve beyond its memory, for threads' stacks and arrays that stay empty: what is
+reserved counts as well as what is written to, which the supervisor measures."""
 
 
 def default_memory(processes: int) -> int:
@@ -64,6 +69,19 @@ class OwnLimits:
         ):
             if wanted > allowed:
                 raise UsageError(f"the run wants {wanted:,} {what} in all; {option} allows {allowed:,} here")
+
+
+def confine(limits: OwnLimits) -> None:
+    """Lets this process and those that it starts reserve no more than they may hold, and some headroom.
+
+    For what nobody can count beforehand: a larger request fails, instead of taking all memory before
+    the supervisor looks. Where the system does not hold processes to that, nothing happens.
+    """
+    wanted = limits.memory * MEGABYTE + HEADROOM
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if all(limit == resource.RLIM_INFINITY or wanted < limit for limit in (soft, hard)):
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
 
 def _needed(task: Task) -> int:

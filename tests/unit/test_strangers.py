@@ -2,6 +2,8 @@
 
 import io
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -304,6 +306,15 @@ def test_what_a_forward_pass_and_starts_would_take_counts_for_the_memory(wide: C
     """The first had passed, and would have taken 16 GB at its first step."""
     with pytest.raises(UsageError, match=r"bytes of memory in all; --max-memory allows 500,000,000"):
         OwnLimits(500, 4096, 64).check(wide())
+
+
+def test_a_process_that_asks_for_far_too_much_at_once_does_not_get_it() -> None:
+    code = (
+        "import sys, numpy; from manyhands.limits import OwnLimits, confine; confine(OwnLimits(256));"
+        "numpy.ones(10**7); numpy.empty(10**9, numpy.float64)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MemoryError" in done.stderr.splitlines()[-1]
 
 
 def test_a_window_is_nobody_elses_to_open() -> None:

@@ -13,7 +13,7 @@ from manyhands.channels.amqp_worker import Hand, Leave
 from manyhands.collect.signs import BYTES
 from manyhands.errors import ManyhandsError
 from manyhands.exits import run_and_end
-from manyhands.limits import OwnLimits
+from manyhands.limits import OwnLimits, confine
 from manyhands.roles.worker import END_GRACE, NICENESS, die_with_parent
 from manyhands.texts import one_line
 
@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     die_with_parent(options.parent)
     os.nice(NICENESS)
+    confine(options.limits or OwnLimits())
     sys.path.insert(0, os.getcwd())  # for environments by module:callable
     url = sys.stdin.readline().strip()  # not an argument, because arguments are everyone's to read
     progress = memoryview(mmap.mmap(options.progress, BYTES)).cast("q")
