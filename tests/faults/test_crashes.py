@@ -66,7 +66,8 @@ def test_an_episode_that_crashes_is_skipped_and_the_bits_are_the_same_everywhere
 ) -> None:
     view = Listener()
     env = {"id": "small_envs:Fatal", "kwargs": {"how": how}}
-    layers = {"hang_timeout": 5.0 if channel == "amqp" and how == "hang-locked" else 2.0}  # longer than silence is borne
+    locked = channel == "amqp" and how == "hang-locked"
+    layers = {"hang_timeout": 5.0 if locked else 2.0}  # longer than silence is borne
     if how == "reset":  # of a first episode as well
         layers["seed"] = 9
     run = played(tmp_path / "run", channel, env, view, run=layers)
