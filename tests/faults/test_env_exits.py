@@ -3,6 +3,7 @@
 A run with them is as good as one without: the same weights and files, the same exit code, in time.
 """
 
+import faulthandler
 import hashlib
 import os
 import subprocess
@@ -153,6 +154,20 @@ def test_so_is_one_that_can_be_closed_nowhere_else(capsys: pytest.CaptureFixture
 
     Closer().close(Kind, close)
     assert closed_in[1:] == [threading.main_thread()]
+    assert capsys.readouterr().err == ""
+
+
+def test_without_memory_for_a_thread_it_is_closed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", refused)
+    closed: list[bool] = []
+    Closer().close(Kind, lambda: closed.append(True))
+    assert closed == [True]
     assert capsys.readouterr().err == ""
 
 

@@ -69,7 +69,8 @@ class Closer:
         stuck = f"hangs in native code; this process is ended in {LAST_LIMIT - SLACK:g} s unless it returns"
         teller = threading.Timer(seconds + SLACK, self._say, (kind, stuck))
         teller.daemon = True
-        teller.start()
+        with suppress(RuntimeError):  # there is no memory for a thread
+            teller.start()
         try:
             with _alarm(seconds):
                 call()
@@ -86,7 +87,7 @@ class Closer:
 @contextmanager
 def _watchdog(seconds: float) -> Iterator[None]:
     """Ends the process, and prints where it hangs, when Python has not come back in time."""
-    with suppress(OSError, ValueError):  # a stderr that is closed: then nobody can be told
+    with suppress(OSError, ValueError, RuntimeError):  # stderr is closed, or there is no memory for a thread
         if sys.__stderr__ is not None:
             faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
     try:
@@ -116,7 +117,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 def _in_thread(call: Callable[[], None], seconds: float) -> None:
-    """In a thread that can be left behind."""
+    """In a thread that can be left behind. Raises RuntimeError where there is no memory for one."""
     raised: list[BaseException] = []
 
     def run() -> None:
