@@ -50,13 +50,16 @@ from contextlib import ExitStack
 from pathlib import Path
 import psutil, ray
 from manyhands.channels.ray import ONLY_HERE, connect
-before = set(psutil.pids())
+def listening():
+    return {c.laddr: c.pid for c in psutil.net_connections("tcp") if c.status == "LISTEN"}
+
+before, known = set(psutil.pids()), listening()
 with ExitStack() as held:
     connect("ray", 1, 1.0, held)
     ray.get(ray.remote(lambda: 1).remote())
-    for connection in psutil.net_connections("tcp"):
-        if connection.status == "LISTEN" and connection.pid not in before - {os.getpid()}:
-            print("listens", connection.laddr.ip.removeprefix("::ffff:"))
+    for address, pid in listening().items():
+        if address not in known and pid not in before - {os.getpid()}:
+            print("listens", address.ip.removeprefix("::ffff:"))
     for place in Path(tempfile.gettempdir()).iterdir():
         print("place", place.name, oct(place.stat().st_mode)[-3:])
 print("left", os.listdir(tempfile.gettempdir()))
