@@ -143,6 +143,7 @@ def test_an_actor_that_is_killed_while_it_has_nothing_to_do_is_noticed_with_its_
 
 def test_signs_of_life_lie_with_the_clusters_session_and_stale_ones_go(tmp_path: Path) -> None:
     cluster()
+    before = set(Path(gettempdir()).glob("manyhands-*.signs"))  # of an earlier version, perhaps
     place = ray_channel.session_place()
     stale, fresh, held = (place / f"manyhands-{name}.signs" for name in ("stale", "fresh", "held"))
     crash = stale.with_suffix(".crash")
@@ -158,7 +159,7 @@ def test_signs_of_life_lie_with_the_clusters_session_and_stale_ones_go(tmp_path:
             assert process_of(channel) is not None
             assert [path.exists() for path in (stale, crash, fresh, held)] == [False, False, True, True]
             assert len(list(place.glob("manyhands-*-actor-0.signs"))) == 1
-            assert not list(Path(gettempdir()).glob("manyhands-*.signs"))
+            assert set(Path(gettempdir()).glob("manyhands-*.signs")) <= before
         finally:
             channel.finish("the test is over")
         assert not list(place.glob("manyhands-*-actor-0.*"))
