@@ -44,7 +44,7 @@ class Workers:
     """A worker daemon, `manyhands worker`, as a process of its own."""
 
     def __init__(self, url: str, procs: int = 1, patterns: tuple[str, ...] = ("small_envs:*",)) -> None:
-        command = [sys.executable, "-m", "manyhands.cli", "worker", "--procs", str(procs)]
+        command = [sys.executable, "-m", "manyhands", "worker", "--procs", str(procs)]
         for pattern in patterns:
             command += ["--allow-env", pattern]
         environment = {**os.environ, "PYTHONPATH": str(TESTS), "MANYHANDS_CHANNEL": url}

@@ -2,6 +2,6 @@
 
 import os
 
-from manyhands.nets.threads import COUNT, SPIN
+from manyhands.system.threads import COUNT, SPIN
 
 os.environ.setdefault(COUNT, str(SPIN))

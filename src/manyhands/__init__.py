@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from manyhands.agent import Agent
+    from manyhands.runs.agent import Agent
     from manyhands.runs.store import Run
 
 __version__ = "0.4.0"
@@ -35,10 +35,10 @@ def train(
     `env` is a Gymnasium id, `module:callable`, or a callable that returns an environment. `settings` are
     overrides by section, such as {"algo": {"learning_rate": 3e-4}}.
     """
-    from manyhands import training
-    from manyhands.runs import store
+    from manyhands.config.resolve import resolve
+    from manyhands.lto.judge import measure_quality
+    from manyhands.runs import store, training
     from manyhands.runs.view import View
-    from manyhands.settings import resolve
 
     env_id = env if isinstance(env, str) else f"{env.__module__}:{getattr(env, '__qualname__', 'callable')}"
     callable_env = None if isinstance(env, str) else env
@@ -46,18 +46,22 @@ def train(
     if resume is not None:
         found = store.find(resume)
         continued = training.continue_config(found, steps, until, workers)
-        return training.train(continued, resume=found, callable_env=callable_env, view=view)
+        return training.train(
+            continued, resume=found, callable_env=callable_env, view=view, measures=measure_quality
+        )
     given = {"workers": workers, "mode": mode, "steps": steps, "until": until, "seed": seed}
     named = {key: value for key, value in given.items() if value is not None}
     file = Path(config) if config is not None else None
     resolved = resolve(env_id, algo, file, (settings or {}, {"run": named}))
     path = Path(directory) if directory is not None else None
-    return training.train(resolved, name, path, callable_env=callable_env, view=view)
+    return training.train(
+        resolved, name, path, callable_env=callable_env, view=view, measures=measure_quality
+    )
 
 
 def load(run: str | Path, which: str | None = None, env: Callable[..., Any] | None = None) -> Agent:
     """The agent of a run, by name or path, ready to `act`. `env` where it was trained on a callable."""
-    from manyhands.agent import load as load_agent
+    from manyhands.runs.agent import load as load_agent
     from manyhands.runs.store import find
 
     return load_agent(find(run), which, env)

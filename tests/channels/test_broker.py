@@ -18,23 +18,24 @@ import torch  # noqa: F401  (two threads that import it at once break it)
 from brokers import TESTS, Workers, broker, wait_for
 from certificates import self_signed
 
-from manyhands import wire
-from manyhands.channels.amqp import AmqpChannel
-from manyhands.channels.amqp_joined import JoinedChannel
-from manyhands.channels.amqp_link import Address, BrokerError, Link
-from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Names
-from manyhands.channels.open import broker_name
-from manyhands.config import Config
-from manyhands.errors import EnvError, RunError, UsageError
-from manyhands.experience import Trajectory
-from manyhands.orders import Lost, Notice, Order, Taken, Trial
-from manyhands.plan import Plan, plan
-from manyhands.policy import Weights
+from manyhands.channels.amqp.connection import Address, BrokerError, Link
+from manyhands.channels.amqp.executor import AmqpChannel
+from manyhands.channels.amqp.joined import JoinedChannel
+from manyhands.channels.amqp.messages import TO_EXECUTORS, TO_WORKERS, Names
+from manyhands.config.resolve import merge, resolve
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.errors import EnvError, RunError, UsageError
+from manyhands.core.events import Lost, Notice, Taken
+from manyhands.core.orders import Order, Trial
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
 from manyhands.roles.broker import Broker
+from manyhands.runs.open_channel import broker_name
+from manyhands.runs.plan import Plan, plan
 from manyhands.runs.store import Run
+from manyhands.runs.training import continue_config, train
 from manyhands.runs.view import View
-from manyhands.settings import merge, resolve
-from manyhands.training import continue_config, train
 
 SHARDS = 2
 SMALL: dict[str, Any] = {
@@ -128,9 +129,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(tmp_path: Path) -> 
 
 def test_a_broker_does_not_outlive_whoever_started_it_and_keeps_its_password(tmp_path: Path) -> None:
     words = ["broker", "--port", "0", "--dir", str(tmp_path / "kept")]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "manyhands.cli", *words], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-m", "manyhands", *words], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         url = next(line.strip() for line in process.stdout if "amqp://" in line)
@@ -168,7 +167,7 @@ def test_tls_with_an_own_authority_works_and_without_it_is_refused(certificate: 
 def test_commands_end_with_one_line_and_leave_nothing(words: list[str], tmp_path: Path) -> None:
     node = broker()
     url = node.url.replace(node.password, "wrong-password")
-    command = [sys.executable, "-m", "manyhands.cli", *words, url]
+    command = [sys.executable, "-m", "manyhands", *words, url]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "refuses this user or password" in done.stderr
@@ -422,7 +421,7 @@ def test_an_executor_that_is_killed_leaves_its_data_to_the_other(tmp_path: Path)
     config = resolve("CartPole-v1", "impala", None, (overrides,))
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "MANYHANDS_CHANNEL": broker().url}
     name = broker_name(tmp_path / "run")
-    second = [sys.executable, "-m", "manyhands.cli", "train", "--join", name, "--quiet"]
+    second = [sys.executable, "-m", "manyhands", "train", "--join", name, "--quiet"]
     second += ["--dir", str(tmp_path / "second")]
     joined: list[subprocess.Popen[bytes]] = []
 
@@ -444,7 +443,7 @@ def test_an_executor_that_is_killed_leaves_its_data_to_the_other(tmp_path: Path)
 def test_only_async_runs_can_be_joined(tmp_path: Path) -> None:
     said: list[str] = []
     environment = {**os.environ, "MANYHANDS_CHANNEL": broker().url}
-    command = [sys.executable, "-m", "manyhands.cli", "train", "--join"]
+    command = [sys.executable, "-m", "manyhands", "train", "--join"]
 
     class Asking(View):
         def progress(self, row: Any, executor: Any) -> None:

@@ -9,17 +9,19 @@ import pytest
 from brokers import crew, wait_for
 from clusters import cluster
 
-from manyhands.channels.amqp import AmqpChannel
-from manyhands.channels.amqp_link import Address
+from manyhands.channels.amqp.connection import Address
+from manyhands.channels.amqp.executor import AmqpChannel
 from manyhands.channels.base import ExecutorChannel
 from manyhands.channels.inline import InlineChannel
-from manyhands.channels.processes import ProcessesChannel
+from manyhands.channels.processes.executor import ProcessesChannel
 from manyhands.channels.ray import RayChannel
-from manyhands.config import Config
-from manyhands.experience import ShardState, Trajectory
-from manyhands.orders import NEWEST, Fault, Notice, Order, Trial, Verdict
-from manyhands.plan import Plan, plan
-from manyhands.policy import Weights
+from manyhands.config.settings import Config
+from manyhands.core.events import Fault, Notice
+from manyhands.core.lanes import ShardState
+from manyhands.core.orders import NEWEST, Order, Trial, Verdict
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
+from manyhands.runs.plan import Plan, plan
 
 SHARDS = 3
 Open = Callable[[Plan], ExecutorChannel]

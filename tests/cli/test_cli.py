@@ -19,7 +19,7 @@ QUICK = ["--steps", "4096", "--until", "steps", "--workers", "2", "--quiet"]
 
 def call(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "manyhands.cli", *words],
+        [sys.executable, "-m", "manyhands", *words],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -175,7 +175,7 @@ def test_a_file_size_limit_is_one_line_and_leaves_no_half_checkpoint(tmp_path: P
         "--set",
         "net.hidden=[256,256]",
     ]
-    limited = f"ulimit -f 100; exec {sys.executable} -m manyhands.cli {' '.join(words)}"
+    limited = f"ulimit -f 100; exec {sys.executable} -m manyhands.cli.main {' '.join(words)}"
     result = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     refused(result, 1, "File too large")
     assert list((tmp_path / "runs" / "big" / "checkpoints").iterdir()) == []

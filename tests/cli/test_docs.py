@@ -101,7 +101,7 @@ def test_the_commands_for_several_machines_run(tmp_path: Path) -> None:
     commands = [line for line in text.splitlines() if line.startswith("manyhands ")]
     assert commands[0] == "manyhands broker"
     worker, train = (line for line in commands if address in line)
-    manyhands = [sys.executable, "-m", "manyhands.cli"]
+    manyhands = [sys.executable, "-m", "manyhands"]
     broker = subprocess.Popen([*manyhands, "broker", "--port", "0"], stdout=subprocess.PIPE, text=True)
     players = None
     try:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import manyhands
-from manyhands.errors import EnvError, UsageError
+from manyhands.core.errors import EnvError, UsageError
 
 
 def test_train_load_act(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_script_without_a_main_guard_may_use_workers_and_lambdas(tmp_path: Pat
 
 def test_a_worker_is_small_and_never_imports_torch(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "manyhands.cli", "train", "LunarLander-v3", "--quiet", "--until", "steps",
+        [sys.executable, "-m", "manyhands", "train", "LunarLander-v3", "--quiet", "--until", "steps",
          "--dir", str(tmp_path / "run"), "--set", "run.checkpoint_every=0"],
         env=dict(os.environ),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.nets.threads import COUNT, POLICY, SPIN
+from manyhands.system.threads import COUNT, POLICY, SPIN
 
 RUN = "'train', 'CartPole-v1', '--workers', '0', '--steps', '64', '--until', 'steps', '--quiet'"
 TOLD = """
@@ -26,7 +26,7 @@ SMALL = "'--set', 'collect.lanes=2', '--set', 'collect.steps=32', '--set', 'run.
 def trained(script: str, place: Path, **given: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in (COUNT, POLICY)}
     return subprocess.run(
-        [sys.executable, "-c", f"{script}\nfrom manyhands.cli import main\nmain([{RUN}, {SMALL}])"],
+        [sys.executable, "-c", f"{script}\nfrom manyhands.cli.main import main\nmain([{RUN}, {SMALL}])"],
         cwd=place,
         env={**environment, **given},
         capture_output=True,
@@ -52,6 +52,6 @@ def test_torch_finds_it_when_it_is_loaded(tmp_path: Path, given: dict[str, str],
 
 @pytest.mark.parametrize("given", [{}, {POLICY: "passive"}])
 def test_that_it_comes_too_late_is_said_once(tmp_path: Path, given: dict[str, str]) -> None:
-    again = f"import torch\nfrom manyhands.cli import main\nmain([{RUN}, {SMALL}])"
+    again = f"import torch\nfrom manyhands.cli.main import main\nmain([{RUN}, {SMALL}])"
     done = trained(again, tmp_path, **given)
     assert done.stderr.count("torch was imported before") == (0 if given else 1)

@@ -12,15 +12,15 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from manyhands import wire
 from manyhands.averaging.maths import quantise
 from manyhands.averaging.network import Network
 from manyhands.averaging.protocol import AveragingConfig
-from manyhands.cli import main
-from manyhands.config import Config
-from manyhands.plan import plan
-from manyhands.policy import NetSpec
-from manyhands.settings import resolve
+from manyhands.cli.main import main
+from manyhands.config.resolve import resolve
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.networks import NetSpec
+from manyhands.runs.plan import plan
 
 ENV = "CartPole-v1"
 NASTY = "gone\x1b[2J\nmanyhands: all is well\u202e\u2028" + "x" * 5000

@@ -22,8 +22,7 @@ from certificates import self_signed
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from manyhands import wire
-from manyhands.agent import judge
+from benchmarks.slow_wire import SlowWire
 from manyhands.averaging.books import Child
 from manyhands.averaging.connections import LONGEST
 from manyhands.averaging.keeper import mean_return
@@ -32,12 +31,13 @@ from manyhands.averaging.maths import FORMATS, Format, dequantise, quantise
 from manyhands.averaging.network import Network, averaged
 from manyhands.averaging.parent import Parent
 from manyhands.averaging.protocol import PROTOCOL, message_limit, structure
-from manyhands.bench.slow_wire import SlowWire
-from manyhands.cli import main
-from manyhands.errors import RunError
-from manyhands.policy import NetSpec
+from manyhands.cli.main import main
+from manyhands.core import wire
+from manyhands.core.errors import RunError
+from manyhands.core.networks import NetSpec
+from manyhands.runs.agent import judge
 from manyhands.runs.store import LAST, Run
-from manyhands.runs.temporary import temporary
+from manyhands.system.temporary import temporary
 
 ENV = "CartPole-v1"
 LONG = 1_000_000
@@ -143,7 +143,7 @@ def test_a_sweep_judges_every_cell_and_goes_on_with_those_left(
 
 
 def test_a_killed_core_is_replaced_and_a_killed_machine_resumed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "manyhands.cli", "train"]
+    command = [sys.executable, "-m", "manyhands", "train"]
     path = tmp_path / "run"
     words = [ENV, "--algo", "adqn", "--workers", "2", "--until", "steps", "--steps", "100000000"]
     words += ["--set", "run.checkpoint_every=0.5", "--set", "run.test_every=1000000000"]
@@ -176,7 +176,7 @@ def test_cores_wait_for_one_another_if_there_is_a_barrier(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     marker = tmp_path / "marker"
-    command = [sys.executable, "-m", "manyhands.cli", "train", "small_envs:Uneven", "--algo", "a3c"]
+    command = [sys.executable, "-m", "manyhands", "train", "small_envs:Uneven", "--algo", "a3c"]
     words = ["--workers", "2", "--barrier", barrier, "--until", "steps", "--steps", "1000000", "--quiet"]
     words += ["--set", f"env.kwargs={{marker: {marker}}}", "--set", f"algo.optimizer={optimizer}"]
     words += ["--set", "run.updates=40", "--set", "run.test_every=1000000000", "--dir", str(tmp_path / "run")]
@@ -217,7 +217,7 @@ def test_what_a_killed_process_left_goes_with_the_next_of_its_kind(
 
 
 def test_a_killed_process_leaves_no_temporary_directory(tmp_path: Path) -> None:
-    code = "from manyhands.runs.temporary import temporary\nwith temporary('child') as place:\n"
+    code = "from manyhands.system.temporary import temporary\nwith temporary('child') as place:\n"
     code += "    (place / 'file').touch(); print(place, flush=True); import time; time.sleep(60)"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
@@ -312,7 +312,7 @@ def test_what_a_lost_child_said_does_not_count_for_ever() -> None:
 def test_nothing_of_a_sweep_outlives_it(number: int, exchanges: int, working: str, tmp_path: Path) -> None:
     words = ["--env", ENV, "--children", "1", "--cores", "1", "--exchanges", str(exchanges)]
     words += ["--episodes", "1000000", "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "manyhands.cli", "sweep", "averaging", *words]
+    command = [sys.executable, "-m", "manyhands", "sweep", "averaging", *words]
     sweep = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)})
 
     def works() -> bool:

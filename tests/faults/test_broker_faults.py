@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from brokers import TESTS, Cutter, Workers, broker, crew, wait_for
 
-from manyhands.algos.configs import ANYWHERE
-from manyhands.collect.signs import unshared
-from manyhands.config import Config
-from manyhands.errors import EnvError
+from manyhands.config import algorithms
+from manyhands.config.resolve import merge, resolve
+from manyhands.config.settings import Config
+from manyhands.core.errors import EnvError
+from manyhands.core.heartbeat import unshared
 from manyhands.roles.broker import Broker
 from manyhands.roles.daemon import Daemon, Watched
 from manyhands.runs.store import LAST, Run
+from manyhands.runs.training import train
 from manyhands.runs.view import View
-from manyhands.settings import merge, resolve
-from manyhands.training import train
 
 SMALL: dict[str, Any] = {
     "collect": {"shards": 2, "lanes": 4, "steps": 32},
@@ -92,7 +92,7 @@ def balanced(counts: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "pipelined"])
-@pytest.mark.parametrize("algo", ANYWHERE)
+@pytest.mark.parametrize("algo", algorithms.anywhere())
 def test_every_algorithm_learns_the_same_bits_over_the_broker(tmp_path: Path, algo: str, mode: str) -> None:
     layers = {
         "env": {"id": "CartPole-v1"},
@@ -176,7 +176,7 @@ def test_the_executor_is_killed_and_resumed_to_the_same_weights(tmp_path: Path) 
     words += ["--set", f"env.kwargs={{delay: {DELAY}}}", "--set", "run.test_episodes=4"]
     words += ["--set", "net.normalise=false", "--set", "algo.normalise_reward=false"]
     words += ["--set", "algo.minibatch=64", "--set", "algo.epochs=2", "--set", "run.checkpoint_every=0"]
-    command = [sys.executable, "-m", "manyhands.cli", "train"]
+    command = [sys.executable, "-m", "manyhands", "train"]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "MANYHANDS_CHANNEL": crew(2)}
     process = subprocess.Popen(
         [*command, *words, "--dir", str(cut)], env=environment, stdout=subprocess.DEVNULL
@@ -263,7 +263,7 @@ def test_whatever_dies_the_run_ends_solved_with_the_same_bits(tmp_path: Path, wh
 def test_a_killed_executor_is_resumed_until_solved_with_the_same_bits(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     environment = {**os.environ, "MANYHANDS_CHANNEL": crew(2)}
-    command = [sys.executable, "-m", "manyhands.cli", "train"]
+    command = [sys.executable, "-m", "manyhands", "train"]
     start = [*command, "CartPole-v1", "--algo", "ppo", "--seed", "1", "--dir", str(run.path)]
     start += ["--set", "run.checkpoint_every=0.1"]
     process = subprocess.Popen(start, env=environment, stdout=subprocess.DEVNULL)

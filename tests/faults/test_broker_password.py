@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from manyhands import cli
-from manyhands.channels.amqp_link import Address, BrokerError, Link
-from manyhands.errors import UsageError
+from manyhands.channels.amqp.connection import Address, BrokerError, Link
+from manyhands.cli import main as cli
+from manyhands.core.errors import UsageError
 from manyhands.roles.broker import PASSWORD, Broker, _password_hash
 
 PASSWORDS = (
@@ -97,7 +97,7 @@ def test_a_password_file_replaces_the_password_that_a_directory_keeps(tmp_path: 
 @contextmanager
 def running(command: list[str]) -> Iterator[str]:
     """`manyhands broker` as a process; yields the address that it prints."""
-    words = [sys.executable, "-m", "manyhands.cli", *command]
+    words = [sys.executable, "-m", "manyhands", *command]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

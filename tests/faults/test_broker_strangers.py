@@ -21,22 +21,33 @@ import numpy as np
 import pytest
 from brokers import Workers, broker, wait_for
 
-from manyhands import wire
-from manyhands.channels.amqp import AmqpChannel
-from manyhands.channels.amqp_link import Address
-from manyhands.channels.amqp_names import TO_EXECUTORS, TO_WORKERS, Ended, Gone, Limits, Names, Offer, Report
-from manyhands.channels.open import broker_name
-from manyhands.collect.signs import run_mark
-from manyhands.config import Config, EnvConfig
-from manyhands.errors import EnvError
-from manyhands.orders import Fault, Lost, Notice, Order, Over
-from manyhands.plan import plan
-from manyhands.policy import Weights
+from manyhands.channels.amqp.connection import Address
+from manyhands.channels.amqp.executor import AmqpChannel
+from manyhands.channels.amqp.messages import (
+    TO_EXECUTORS,
+    TO_WORKERS,
+    Ended,
+    Gone,
+    Limits,
+    Names,
+    Offer,
+    Report,
+)
+from manyhands.config.resolve import merge
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import EnvError
+from manyhands.core.events import Fault, Lost, Notice, Over
+from manyhands.core.heartbeat import run_mark
+from manyhands.core.orders import Order
+from manyhands.core.weights import Weights
 from manyhands.roles.broker import Broker
+from manyhands.runs.open_channel import broker_name
+from manyhands.runs.plan import plan
 from manyhands.runs.store import LAST, Run
+from manyhands.runs.training import train
 from manyhands.runs.view import View
-from manyhands.settings import merge
-from manyhands.training import train
 
 SMALL: dict[str, Any] = {
     "env": {"id": "small_envs:Slow", "kwargs": {"delay": 0.0005}},

@@ -8,12 +8,12 @@ import pytest
 from brokers import Workers, broker
 from clusters import cluster
 
-from manyhands.config import Config
-from manyhands.errors import EnvError
+from manyhands.config.resolve import merge
+from manyhands.config.settings import Config
+from manyhands.core.errors import EnvError
 from manyhands.runs.store import LAST, Run
+from manyhands.runs.training import train
 from manyhands.runs.view import View
-from manyhands.settings import merge
-from manyhands.training import train
 
 SMALL: dict[str, Any] = {
     "collect": {"shards": 2, "lanes": 2, "steps": 32},

@@ -37,7 +37,7 @@ def command_line(*words: str, channel: str = "") -> subprocess.CompletedProcess[
     if channel:
         environment["MANYHANDS_CHANNEL"] = channel
     return subprocess.run(
-        [sys.executable, "-m", "manyhands.cli", *words],
+        [sys.executable, "-m", "manyhands", *words],
         env=environment,
         capture_output=True,
         text=True,

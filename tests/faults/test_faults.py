@@ -16,12 +16,12 @@ import pytest
 from brokers import hears_hangups
 
 import manyhands
-from manyhands.config import Config
-from manyhands.errors import EnvError
+from manyhands.config.resolve import merge
+from manyhands.config.settings import Config
+from manyhands.core.errors import EnvError
 from manyhands.runs.store import LAST, Run
+from manyhands.runs.training import train
 from manyhands.runs.view import View
-from manyhands.settings import merge
-from manyhands.training import train
 
 SMALL: dict[str, Any] = {
     "collect": {"shards": 2, "lanes": 4, "steps": 32},
@@ -57,7 +57,7 @@ class Heard(View):
 
 
 def command(directory: Path, *extra: str) -> list[str]:
-    return [sys.executable, "-m", "manyhands.cli", "train", *extra, "--dir", str(directory)]
+    return [sys.executable, "-m", "manyhands", "train", *extra, "--dir", str(directory)]
 
 
 def settings(*pairs: str) -> list[str]:
@@ -222,7 +222,7 @@ def test_kill_9_of_the_whole_group_then_resume_gives_the_same_weights(
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert Run(cut).status()["steps"] < SLOW_STEPS
-    resume = [sys.executable, "-m", "manyhands.cli", "train", "--resume", str(cut), "--workers", "1"]
+    resume = [sys.executable, "-m", "manyhands", "train", "--resume", str(cut), "--workers", "1"]
     subprocess.run(resume, env=environment(), check=True, capture_output=True)
     assert digest(Run(cut)) == digest(Run(whole))
     steps = [row["steps"] for row in Run(cut).metrics()]

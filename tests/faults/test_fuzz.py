@@ -1,9 +1,9 @@
-"""A few seconds of the fuzzer for everything that reads messages of others; `bench fuzz` has longer ones."""
+"""A few seconds of the fuzzer for everything that reads messages of others; benchmarks/ has longer ones."""
 
 import pytest
 
-from manyhands.bench.fuzz import TARGETS
-from manyhands.bench.fuzz_report import run
+from benchmarks.fuzz import TARGETS
+from benchmarks.fuzz_report import run
 
 SECONDS = 3.0
 

@@ -15,20 +15,22 @@ import ray
 from brokers import TESTS, wait_for
 from clusters import cluster
 
-from manyhands import cli
-from manyhands.algos.configs import ANYWHERE
 from manyhands.channels import ray as ray_channel
 from manyhands.channels.ray import RayChannel, connect
-from manyhands.config import Config
-from manyhands.errors import EnvError, RunError
-from manyhands.experience import Trajectory
-from manyhands.orders import Lost, Order
-from manyhands.plan import plan
-from manyhands.policy import Weights
-from manyhands.runs.store import LAST, Run, try_lock
+from manyhands.cli import main as cli
+from manyhands.config import algorithms
+from manyhands.config.resolve import merge
+from manyhands.config.settings import Config
+from manyhands.core.errors import EnvError, RunError
+from manyhands.core.events import Lost
+from manyhands.core.orders import Order
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
+from manyhands.runs.plan import plan
+from manyhands.runs.store import LAST, Run
+from manyhands.runs.training import train
 from manyhands.runs.view import View
-from manyhands.settings import merge
-from manyhands.training import train
+from manyhands.system.locks import try_lock
 
 SMALL: dict[str, Any] = {
     "collect": {"shards": 2, "lanes": 4, "steps": 32},
@@ -100,7 +102,9 @@ class Watcher(View):
             os.kill(ray.get(handle.process.remote()), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("algo", "mode"), [*((algo, "sync") for algo in ANYWHERE), ("ppo", "pipelined")])
+@pytest.mark.parametrize(
+    ("algo", "mode"), [*((algo, "sync") for algo in algorithms.anywhere()), ("ppo", "pipelined")]
+)
 def test_every_algorithm_learns_the_same_bits(tmp_path: Path, algo: str, mode: str) -> None:
     cluster()
     settings = {"algo": algo, "mode": mode, "test_every": 2048, "test_episodes": 4}
@@ -266,7 +270,7 @@ cluster.shutdown()
     [("ray:nowhere", "is not ray, ray:auto or ray://"), ("ray://127.0.0.1:1", "no Ray cluster to work with")],
 )
 def test_a_cluster_that_is_not_there_is_one_line(tmp_path: Path, address: str, said: str) -> None:
-    command = [sys.executable, "-m", "manyhands.cli", "train", "CartPole-v1", "--channel", address]
+    command = [sys.executable, "-m", "manyhands", "train", "CartPole-v1", "--channel", address]
     done = subprocess.run(
         [*command, "--dir", str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False
     )

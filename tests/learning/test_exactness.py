@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.algos.configs import ANYWHERE
-from manyhands.config import Config
+from manyhands.config import algorithms
+from manyhands.config.resolve import merge
+from manyhands.config.settings import Config
 from manyhands.runs.store import LAST
-from manyhands.settings import merge
-from manyhands.training import train
+from manyhands.runs.training import train
 
 WORKERS = (0, 1, 3)
 SMALL = {
@@ -28,7 +28,7 @@ def digest(path: Path, env: str, algo: str, mode: str, workers: int) -> str:
 
 
 @pytest.mark.parametrize("mode", ["sync", "pipelined"])
-@pytest.mark.parametrize("algo", ANYWHERE)
+@pytest.mark.parametrize("algo", algorithms.anywhere())
 def test_any_number_of_workers_gives_the_same_weights(tmp_path: Path, algo: str, mode: str) -> None:
     found = {workers: digest(tmp_path, "CartPole-v1", algo, mode, workers) for workers in WORKERS}
     assert len(set(found.values())) == 1, found
@@ -49,7 +49,7 @@ def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
     assert (one != two).any()
 
 
-@pytest.mark.parametrize("algo", ANYWHERE)
+@pytest.mark.parametrize("algo", algorithms.anywhere())
 def test_async_runs_with_a_bounded_lag(tmp_path: Path, algo: str) -> None:
     run_settings = {"algo": algo, "mode": "async", "workers": 2, "max_lag": 4}
     config = Config.from_plain(merge(SMALL, {"env": {"id": "CartPole-v1"}, "run": run_settings}))

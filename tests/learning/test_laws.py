@@ -14,9 +14,9 @@ import pytest
 from brokers import TESTS, crew
 from clusters import cluster
 
-from manyhands import cli
-from manyhands.errors import EnvError, RunError
-from manyhands.lto import commands
+from manyhands.cli import lto as commands
+from manyhands.cli import main as cli
+from manyhands.core.errors import EnvError, RunError
 from manyhands.lto.judge import read
 from manyhands.lto.law import Law
 from manyhands.runs.store import LAST, Run
@@ -38,7 +38,7 @@ def digest(run: Run) -> str:
     ("starts", "algo"), [*((starts, "ppo") for starts in STRATEGIES), ("heterogeneous", "reinforce")]
 )
 def test_any_number_of_drivers_gives_the_same_weights(tmp_path: Path, starts: str, algo: str) -> None:
-    """More of them, and longer, in `manyhands bench lto`."""
+    """More of them, and longer, in `python -m benchmarks lto`."""
     words = ("ackley", "--starts", starts, "--algo", algo, "--steps", "100")
     found = {n: digest(lto(tmp_path / str(n), *words, "--drivers", str(n))) for n in (0, 2, 5)}
     assert len(set(found.values())) == 1, found
@@ -59,7 +59,7 @@ def test_a_resumed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     words = ("sphere", "--drivers", "0", "--starts", "latin", "--steps", "400")
     whole = lto(tmp_path / "whole", *words)
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "manyhands.cli", "lto"]
+    command = [sys.executable, "-m", "manyhands", "lto"]
     cut = Run(tmp_path / "cut")
     start = [*command, *words, "--dir", str(cut.path), "--set", "run.checkpoint_every=0.05", "--quiet"]
     process = subprocess.Popen(start, env=environment)

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from manyhands.agent import judge
-from manyhands.algos.configs import ALGORITHMS
-from manyhands.config import Config
+from manyhands.config import algorithms
+from manyhands.config.resolve import resolve
+from manyhands.config.settings import Config
+from manyhands.runs.agent import judge
 from manyhands.runs.store import LAST
-from manyhands.settings import resolve
-from manyhands.training import train
+from manyhands.runs.training import train
 
 SEEDS = {"dqn": (21,), "apex": (), "a3c": (21,), "adqn": ()}
-"""These take longer; `manyhands bench atari --only seeds` has five of each."""
+"""These take longer; `python -m benchmarks atari --only seeds` has five of each."""
 
 
 @pytest.mark.parametrize(
-    ("algo", "seed"), [(algo, seed) for algo in ALGORITHMS for seed in SEEDS.get(algo, (21, 22, 23))]
+    ("algo", "seed"), [(algo, seed) for algo in algorithms.BUILT_IN for seed in SEEDS.get(algo, (21, 22, 23))]
 )
 def test_every_algorithm_solves_cartpole(tmp_path: Path, algo: str, seed: int) -> None:
     config = resolve("CartPole-v1", algo, overrides=({"run": {"seed": seed}},))

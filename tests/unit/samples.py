@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
-from manyhands.experience import Layout, Trajectory
-from manyhands.policy import ActionSpec, Dense, Head, NetSpec
+from manyhands.core.actions import ActionSpec
+from manyhands.core.networks import Dense, Head, NetSpec
+from manyhands.core.trajectories import Layout, Trajectory
 
 DISCRETE = ActionSpec("categorical", (3,))
 MULTI = ActionSpec("categorical", (2, 4, 3))

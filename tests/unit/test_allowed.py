@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from manyhands.config import EnvConfig
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import ManyhandsError, UsageError
 from manyhands.envs import make as envs
 from manyhands.envs.importing import check_pattern
-from manyhands.errors import ManyhandsError, UsageError
 
 MODULE = "allowed_module"
 ALL = [f"{MODULE}:*"]

@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from manyhands.agent import judge
-from manyhands.collect.collector import Lane
-from manyhands.config import Config, EnvConfig
+from manyhands.collect.lane import Lane
+from manyhands.config.resolve import merge, resolve
+from manyhands.config.settings import Config
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import UsageError
+from manyhands.core.trajectories import LIFE_LOST
 from manyhands.envs import atari
-from manyhands.envs.make import describe, make, start
-from manyhands.errors import UsageError
-from manyhands.experience import LIFE_LOST
-from manyhands.plan import plan
+from manyhands.envs.describe import describe
+from manyhands.envs.make import make, start
+from manyhands.runs.agent import judge
+from manyhands.runs.plan import plan
 from manyhands.runs.store import LAST
+from manyhands.runs.training import train
 from manyhands.runs.video import _frame, record
-from manyhands.settings import merge, resolve
-from manyhands.training import train
 
 BREAKOUT = EnvConfig("BreakoutNoFrameskip-v4")
 FIRE, RIGHT = 1, 2

@@ -10,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from manyhands import wire
 from manyhands.averaging.child import Exchanger
 from manyhands.averaging.door import Door
 from manyhands.averaging.limits import MAX_ENVS, MAX_MESSAGE_MB
 from manyhands.averaging.link import Link
-from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, average, dequantise, quantise, within
-from manyhands.averaging.options import add_child, add_parent
+from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, dequantise, quantise, within
 from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig
-from manyhands.errors import WireError
-from manyhands.policy import Dense, Float32, Head, NetSpec, Weights
+from manyhands.cli.averaging_options import add_child, add_parent
+from manyhands.core import wire
+from manyhands.core.arrays import Float32
+from manyhands.core.errors import WireError
+from manyhands.core.networks import Dense, Head, NetSpec
+from manyhands.core.weights import Weights, average
 
 VECTORS = arrays(np.float32, st.integers(1, 3 * BLOCK), elements=st.floats(-100, 100, width=32))
 

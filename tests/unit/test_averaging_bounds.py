@@ -7,25 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands import wire
 from manyhands.algos import returns
 from manyhands.averaging.child import Exchanger
 from manyhands.averaging.link import Link
 from manyhands.averaging.maths import (
-    FLOAT32_MAX,
     FORMATS,
     SMALLEST_SCALE,
     STEP_LIMIT,
     Feedback,
     Format,
     absurdity,
-    average,
     dequantise,
     root_mean_square,
     within,
 )
 from manyhands.averaging.protocol import AveragingConfig
-from manyhands.policy import Dense, Float32, Head, NetSpec, Weights
+from manyhands.core import wire
+from manyhands.core.arrays import Float32
+from manyhands.core.networks import Dense, Head, NetSpec
+from manyhands.core.weights import FLOAT32_MAX, Weights, average
 
 SPEC = NetSpec((3,), (Head("policy", 2, (Dense(4),)),))
 LARGE = st.sampled_from([0.0, 1.0, -3.3e38, 3.3e38, FLOAT32_MAX, -FLOAT32_MAX])

@@ -13,20 +13,21 @@ import yaml
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from manyhands import wire
-from manyhands.averaging import books, commands
+from manyhands.averaging import books
 from manyhands.averaging.books import Child, Forgotten, ParentStats
 from manyhands.averaging.door import Door
 from manyhands.averaging.keeper import MOST_PENDING, Begun, Keeper
 from manyhands.averaging.maths import quantise
-from manyhands.averaging.options import add_parent
 from manyhands.averaging.parent import Parent
 from manyhands.averaging.protocol import PROTOCOL, AveragingConfig, structure
-from manyhands.config import Config
-from manyhands.errors import ManyhandsError, WireError
-from manyhands.plan import plan
+from manyhands.cli import averaging as commands
+from manyhands.cli.averaging_options import add_parent
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.errors import ManyhandsError, WireError
 from manyhands.runs import store
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.plan import plan
 from manyhands.runs.store import LAST, Run
 
 PLANNED = plan(Config.from_plain({"env": {"id": "CartPole-v1"}}), learns_here=False)

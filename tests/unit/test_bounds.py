@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.errors import UsageError
-from manyhands.plain_yaml import MAX_VALUES, parse_yaml
-from manyhands.plan import plan
-from manyhands.settings import parse_override, read_yaml, resolve
+from manyhands.config.plain_yaml import MAX_VALUES, parse_yaml
+from manyhands.config.resolve import parse_override, read_yaml, resolve
+from manyhands.core.errors import UsageError
+from manyhands.runs.plan import plan
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.box2d.lunar_lander import LunarLander, heuristic
 
-from manyhands.config import EnvConfig
+from manyhands.core.env_config import EnvConfig
 from manyhands.envs import make
 from manyhands.envs.box2d import Lander
 

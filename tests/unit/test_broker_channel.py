@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 from test_strangers import Quiet
 
-from manyhands import wire
-from manyhands.channels import amqp, amqp_joined
-from manyhands.channels.amqp import AmqpChannel
-from manyhands.channels.amqp_joined import JoinedChannel
-from manyhands.channels.amqp_names import Gone, Held, Report, Settled, Unplayed
-from manyhands.collect.signs import TESTING
-from manyhands.config import Config
-from manyhands.experience import ShardState, Trajectory
-from manyhands.orders import Culprit, Event, Lost, Order, Taken, Task, Trial
-from manyhands.plan import plan
-from manyhands.policy import Weights
+from manyhands.channels.amqp import executor as amqp
+from manyhands.channels.amqp import joined as amqp_joined
+from manyhands.channels.amqp.executor import AmqpChannel
+from manyhands.channels.amqp.joined import JoinedChannel
+from manyhands.channels.amqp.messages import Gone, Held, Report, Settled, Unplayed
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.events import Culprit, Event, Lost, Taken
+from manyhands.core.heartbeat import TESTING
+from manyhands.core.lanes import ShardState
+from manyhands.core.orders import Order, Task, Trial
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
+from manyhands.runs.plan import plan
 
 SMALL: dict[str, Any] = {
     "env": {"id": "small_envs:Chain"},

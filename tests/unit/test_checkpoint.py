@@ -16,10 +16,11 @@ import safetensors.torch
 import torch
 from samples import DISCRETE, GAUSSIAN, random_trajectory, random_vector, small_spec
 
-from manyhands import wire
-from manyhands.errors import RunError
-from manyhands.experience import Layout, ShardState
-from manyhands.policy import Weights
+from manyhands.core import wire
+from manyhands.core.errors import RunError
+from manyhands.core.lanes import ShardState
+from manyhands.core.trajectories import Layout
+from manyhands.core.weights import Weights
 from manyhands.runs.checkpoint import MESSAGE, Checkpoint, read, write, write_atomically
 
 SPEC = small_spec()

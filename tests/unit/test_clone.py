@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from samples import DISCRETE, small_spec
 
-from manyhands.algos.base import learner
-from manyhands.algos.configs import CloneConfig
-from manyhands.algos.horizon import Horizon
-from manyhands.experience import Layout, Trajectory
-from manyhands.policy import Weights
+from manyhands.algos.algorithm import LearnerSetup
+from manyhands.algos.clone import Clone, CloneConfig
+from manyhands.core.horizon import Horizon
+from manyhands.core.trajectories import Layout, Trajectory
+from manyhands.core.weights import Weights
 
 LAYOUT = Layout(4, 2, (4,), "<f4", DISCRETE, ())
 
@@ -17,9 +17,9 @@ LAYOUT = Layout(4, 2, (4,), "<f4", DISCRETE, ())
 def clone(**settings: Any) -> Any:
     spec = small_spec(4, DISCRETE)
     weights = Weights(0, spec.initial_vector(1), spec.schema)
-    config = CloneConfig(**settings)
     layout = Layout(8, 3, (4,), "<f4", DISCRETE, ())
-    return learner("clone", config, spec, layout, 2, weights, seed=3, horizon=Horizon(99))
+    setup = LearnerSetup(spec, layout, 2, weights, seed=3, horizon=Horizon(99))
+    return Clone(CloneConfig(**settings)).learner(setup)
 
 
 def rollout(

@@ -15,14 +15,18 @@ from gymnasium import spaces
 from toys import LONGEST, Clock, Spoiled, ending_of, length_of, observation, reward_of
 
 from manyhands.collect.collector import TRIES, Collector
-from manyhands.collect.streams import env_seed
-from manyhands.config import EnvConfig, NetConfig
-from manyhands.envs.make import describe, make
-from manyhands.errors import EnvError
-from manyhands.experience import Layout, ShardState, Trajectory
+from manyhands.config.settings import NetConfig
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import EnvError
+from manyhands.core.events import Fault, Notice
+from manyhands.core.lanes import ShardState
+from manyhands.core.orders import Order, Task
+from manyhands.core.seeding import env_seed
+from manyhands.core.trajectories import Layout, Trajectory
+from manyhands.core.weights import Weights
+from manyhands.envs.describe import describe
+from manyhands.envs.make import make
 from manyhands.nets.build import actor, actor_critic
-from manyhands.orders import Fault, Notice, Order, Task
-from manyhands.policy import Weights
 
 SEED = 5
 STEPS, LANES = 6, 3

@@ -9,11 +9,12 @@ import gymnasium
 import pytest
 import yaml
 
-from manyhands.algos.configs import ALGORITHMS, AlgoConfig
-from manyhands.config import Config, NetConfig
-from manyhands.envs import lto  # noqa: F401 (registers its environment)
-from manyhands.errors import UsageError
-from manyhands.settings import GENERAL, merge, parse_override, read_yaml, recipe, resolve
+from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig
+from manyhands.config import algorithms
+from manyhands.config.algorithms import BUILT_IN
+from manyhands.config.resolve import merge, parse_override, read_yaml, recipe, resolve
+from manyhands.config.settings import Config, NetConfig
+from manyhands.core.errors import UsageError
 
 
 def refused(plain: Any, *words: str) -> None:
@@ -186,7 +187,7 @@ def test_overrides_are_yaml_values() -> None:
     assert parse_override("env.id=a=b") == {"env": {"id": "a=b"}}
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", BUILT_IN)
 def test_configs_come_back_from_plain_data_and_from_yaml(algo: str) -> None:
     config = Config.from_plain(
         {
@@ -196,12 +197,12 @@ def test_configs_come_back_from_plain_data_and_from_yaml(algo: str) -> None:
             "algo": {"learning_rate": 1e-7},
         }
     )
-    assert type(config.algo) is ALGORITHMS[algo]
+    assert type(config.algo) is algorithms.find(algo).config
     assert Config.from_plain(config.to_plain()) == config
     assert Config.from_plain(yaml.safe_load(yaml.safe_dump(config.to_plain()))) == config
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", BUILT_IN)
 def test_defaults_come_back_from_plain_data(algo: str) -> None:
     config = Config.from_plain({"run": {"algo": algo}})
     assert config == Config.from_plain(config.to_plain())
@@ -212,14 +213,14 @@ def test_configs_are_frozen_and_checked_when_made() -> None:
     with pytest.raises(AttributeError):
         Config().run.seed = 3  # type: ignore[misc]
     with pytest.raises(UsageError, match="gamma"):
-        AlgoConfig(gamma=2)
+        OnPolicyConfig(gamma=2)
     with pytest.raises(UsageError, match="hidden"):
         NetConfig(hidden=(-1,))
 
 
 RECIPES = sorted(
     file.name.removesuffix(".yaml")
-    for file in resources.files("manyhands.recipes").iterdir()
+    for file in resources.files("manyhands.config.recipes").iterdir()
     if file.name.endswith(".yaml")
 )
 
@@ -236,11 +237,11 @@ def ids_of(name: str) -> list[str]:
 def test_every_recipe_resolves_for_its_environment(name: str) -> None:
     ids = ids_of(name)
     assert ids, f"no environment is called {name}"
-    plain = read_yaml(Path(str(resources.files("manyhands.recipes") / f"{name}.yaml")))
-    assert set(plain) <= {"favourite", "all", *ALGORITHMS}
-    assert plain["favourite"] in ALGORITHMS
+    plain = read_yaml(Path(str(resources.files("manyhands.config.recipes") / f"{name}.yaml")))
+    assert set(plain) <= {"favourite", "all", *BUILT_IN}
+    assert plain["favourite"] in BUILT_IN
     assert resolve(ids[-1]).run.algo == plain["favourite"]
-    for algo in set(plain) & set(ALGORITHMS):
+    for algo in set(plain) & set(BUILT_IN):
         config = resolve(ids[-1], algo)
         assert config.run.algo == algo
         assert config.env.id == ids[-1]
@@ -262,7 +263,7 @@ def test_environments_without_a_recipe_get_the_general_settings() -> None:
     config = resolve("NobodyTunedThis-v0")
     assert config.net.normalise
     assert config.algo.normalise_reward
-    assert GENERAL["net"]["normalise"]
+    assert OnPolicy.general["net"]["normalise"]
     for algo, epsilon in (("dqn", 0.05), ("apex", 0.4)):
         values = resolve("NobodyTunedThis-v0", algo)
         assert values.algo.epsilon == epsilon  # type: ignore[union-attr]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from manyhands import cli
-from manyhands.errors import RunError, UsageError
+from manyhands.cli import main as cli
+from manyhands.config.plain_yaml import MAX_LETTERS, parse_yaml
+from manyhands.config.resolve import parse_override, resolve
+from manyhands.core.errors import RunError, UsageError
 from manyhands.lto.judge import read
-from manyhands.plain_yaml import MAX_LETTERS, parse_yaml
 from manyhands.runs.store import BOOKED, Run
-from manyhands.secret_files import read_secret
-from manyhands.settings import parse_override, resolve
+from manyhands.system.secret_files import read_secret
 
 ROW = {"steps": 5, "seconds": 0.5, "version": 1}
 TEST_ROW = {"steps": 5, "seconds": 0.5, "test_mean": 1.0, "test_sd": 0.0}

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from manyhands.algos.distributions import distribution
 from manyhands.algos.ppo import ppo_coefficient
-from manyhands.policy import ActionSpec
+from manyhands.core.actions import ActionSpec
 
 SPECS = [
     ActionSpec("categorical", (4,)),

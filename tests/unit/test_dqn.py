@@ -9,15 +9,18 @@ import torch
 from samples import random_trajectory
 from torch.nn import functional
 
-from manyhands.algos.base import learner
-from manyhands.algos.configs import ALGORITHMS, DqnConfig
-from manyhands.algos.dqn import DQN, epsilons, huber_gradient, of_outputs
-from manyhands.algos.horizon import Horizon
+from manyhands.algos.algorithm import LearnerSetup
+from manyhands.algos.dqn import Dqn, DqnConfig
+from manyhands.algos.q_learner import QLearner, epsilons, huber_gradient, of_outputs
 from manyhands.algos.replay import row_counts
-from manyhands.errors import RunError, UsageError
-from manyhands.experience import Layout, Trajectory
+from manyhands.config import algorithms
+from manyhands.core.actions import ActionSpec
+from manyhands.core.errors import RunError, UsageError
+from manyhands.core.horizon import Horizon
+from manyhands.core.networks import Dense, Head, NetSpec
+from manyhands.core.trajectories import Layout, Trajectory
+from manyhands.core.weights import Weights
 from manyhands.nets.numpy_net import NumpyNet
-from manyhands.policy import ActionSpec, Dense, Head, NetSpec, Weights
 from manyhands.runs.journal import Journal
 
 SHARDS, LANES, STEPS = 2, 3, 8
@@ -29,17 +32,18 @@ def action_of(config: DqnConfig) -> ActionSpec:
 
 
 def layout_of(config: DqnConfig) -> Layout:
-    return Layout(STEPS, LANES, (4,), "<f4", action_of(config), config.columns)
+    return Layout(STEPS, LANES, (4,), "<f4", action_of(config), Dqn.columns)
 
 
-def make(name: str = "dqn", **settings: Any) -> DQN:
-    config = ALGORITHMS[name](**{"batch": 16, "warmup": 64, "memory": 300, "target_every": 40, **settings})
-    assert isinstance(config, DqnConfig)
+def make(name: str = "dqn", **settings: Any) -> QLearner:
+    kind = algorithms.find(name)
+    config = kind.config(**{"batch": 16, "warmup": 64, "memory": 300, "target_every": 40, **settings})
     heads = (Head("policy", action_of(config).outputs), Head("epsilon", SHARDS * LANES, gain=1.0, free=True))
     spec = NetSpec((4,), heads, (Dense(5, "relu"),), normalise=True)
     weights = Weights(0, spec.initial_vector(1), spec.schema)
-    made = learner(name, config, spec, layout_of(config), SHARDS, weights, seed=3, horizon=Horizon(2000))
-    assert isinstance(made, DQN)
+    setup = LearnerSetup(spec, layout_of(config), SHARDS, weights, seed=3, horizon=Horizon(2000))
+    made = kind(config).learner(setup)
+    assert isinstance(made, QLearner)
     return made
 
 
@@ -125,7 +129,7 @@ def test_exploration_falls_after_the_warm_up_and_lanes_form_a_ladder() -> None:
     assert epsilons(config, 999, 4) == pytest.approx([0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8])
 
 
-def save(agent: DQN, journal: Journal) -> None:
+def save(agent: QLearner, journal: Journal) -> None:
     piece = agent.remembered()
     assert piece is not None
     journal.append(piece)

@@ -9,10 +9,13 @@ import pytest
 from gymnasium import spaces
 from toys import Clock, SpacesOnly
 
-from manyhands.config import EnvConfig
-from manyhands.envs.make import ObsSpec, decoder, describe, encoder, make
-from manyhands.errors import EnvError, UsageError
-from manyhands.policy import ActionSpec
+from manyhands.core.actions import ActionSpec
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import EnvError, UsageError
+from manyhands.core.spaces import ObsSpec
+from manyhands.envs.codec import decoder, encoder
+from manyhands.envs.describe import describe
+from manyhands.envs.make import make
 
 ANY_OBS = spaces.Box(-1, 1, (2,))
 ANY_ACTION = spaces.Discrete(2)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import DISCRETE, GAUSSIAN, MULTI, random_trajectory
 
-from manyhands import experience
-from manyhands.experience import LaneState, Layout, ShardState, Trajectory
+from manyhands.core import lanes
+from manyhands.core.lanes import LaneState, ShardState
+from manyhands.core.trajectories import Layout, Trajectory
 
 
 class Ledger:
@@ -106,7 +107,7 @@ def long_lane(count: int) -> LaneState:
 
 
 def test_episodes_up_to_the_replay_limit_are_remembered_and_longer_ones_are_not() -> None:
-    limit = experience.REPLAY_LIMIT
+    limit = lanes.REPLAY_LIMIT
     kept = long_lane(limit - 4).after(quiet_rollout(0), 0)
     assert (len(kept.actions), kept.lost) == (limit, False)
     lost = long_lane(limit - 3).after(quiet_rollout(0), 0)

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from manyhands.channels.amqp_hands import Hands
-from manyhands.channels.amqp_names import Report
-from manyhands.orders import Order, Trial
+from manyhands.channels.amqp.assignments import Hands
+from manyhands.channels.amqp.messages import Report
+from manyhands.core.orders import Order, Trial
 
 SHARDS = 5
 NAMES = [f"hand-{i}" for i in range(4)]

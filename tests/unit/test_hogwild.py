@@ -11,24 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands import train
-from manyhands.algos.a3c import A3cCore, bootstrapped, of_entropy, of_log_prob
-from manyhands.algos.configs import A3cConfig
 from manyhands.algos.distributions import distribution
-from manyhands.algos.horizon import Horizon
 from manyhands.algos.returns import gae
-from manyhands.algos.shared_optimizer import KEPT, SharedOptimizer
-from manyhands.algos.shared_replay import MARGIN, SharedReplay, width
-from manyhands.collect.hogwild import SharedMemory
-from manyhands.collect.player import Player
-from manyhands.errors import UsageError
+from manyhands.collect.episodes import Player
+from manyhands.config.resolve import resolve
+from manyhands.core.actions import ActionSpec
+from manyhands.core.errors import UsageError
+from manyhands.core.horizon import Horizon
+from manyhands.core.networks import Dense, Head, NetSpec
+from manyhands.hogwild.a3c import A3cConfig, A3cCore, bootstrapped, of_entropy, of_log_prob
+from manyhands.hogwild.cores import SharedMemory
+from manyhands.hogwild.learner import HogwildLearner
+from manyhands.hogwild.shared_optimizer import KEPT, SharedOptimizer
+from manyhands.hogwild.shared_replay import MARGIN, SharedReplay, width
 from manyhands.nets.numpy_gradient import NumpyGradient
 from manyhands.nets.torch_net import TorchNet
-from manyhands.plan import plan
-from manyhands.policy import ActionSpec, Dense, Head, NetSpec
-from manyhands.roles.hogwild import HogwildLearner
+from manyhands.runs.plan import plan
 from manyhands.runs.store import LAST
-from manyhands.settings import resolve
-from manyhands.training import train as run_training
+from manyhands.runs.training import train as run_training
 
 APART = NetSpec((3,), (Head("policy", 4, (Dense(8),)), Head("value", 1, (Dense(8), Dense(5, "relu")))))
 SHARED = NetSpec((2, 3), (Head("policy", 4), Head("value", 1)), (Dense(7, "relu"), Dense(6)), normalise=True)
@@ -229,7 +229,7 @@ def test_cores_slow_down_towards_the_end_and_remember_it() -> None:
         left.append(float(first.memory.left[0]))
     assert left == [0.75, 0.5, 0.25, 0.0]
     again = learner()
-    again.load_state({**first.state(), "steps": np.array([90])})
+    again.load_state(0, {**first.state(), "steps": np.array([90])})
     assert again.memory.left[0] == pytest.approx(0.1)
 
 

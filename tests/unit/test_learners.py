@@ -10,18 +10,20 @@ import pytest
 import torch
 from samples import DISCRETE, GAUSSIAN, MULTI, random_trajectory, small_spec
 
-from manyhands import wire
-from manyhands.algos.base import learner
-from manyhands.algos.configs import ALGORITHMS, AlgoConfig
-from manyhands.algos.horizon import Horizon
-from manyhands.experience import Layout, Trajectory
-from manyhands.learners import LateLearner
-from manyhands.plan import plan
-from manyhands.policy import ActionSpec, Weights
+from manyhands.algos.algorithm import LearnerSetup
+from manyhands.algos.on_policy import OnPolicy
+from manyhands.config import algorithms
+from manyhands.config.resolve import resolve
+from manyhands.core import wire
+from manyhands.core.actions import ActionSpec
+from manyhands.core.horizon import Horizon
+from manyhands.core.trajectories import Layout, Trajectory
+from manyhands.core.weights import Weights
 from manyhands.runs.journal import Journal
-from manyhands.settings import resolve
+from manyhands.runs.learners import open_learner
+from manyhands.runs.plan import plan
 
-ON_POLICY = [name for name, config in ALGORITHMS.items() if issubclass(config, AlgoConfig)]
+ON_POLICY = [name for name in algorithms.BUILT_IN if issubclass(algorithms.find(name), OnPolicy)]
 
 
 @pytest.fixture(autouse=True)
@@ -34,14 +36,15 @@ def every_warning() -> Iterator[None]:
 
 def make(name: str, action: ActionSpec = DISCRETE, **settings: Any) -> Any:
     spec = small_spec(4, action, normalise=True)
-    config = ALGORITHMS[name](normalise_reward=True, **settings)
+    kind = algorithms.find(name)
     weights = Weights(0, spec.initial_vector(1), spec.schema)
-    layout = Layout(8, 3, (4,), "<f4", action, ALGORITHMS[name].columns)
-    return learner(name, config, spec, layout, 2, weights, seed=3, horizon=Horizon(1000))
+    layout = Layout(8, 3, (4,), "<f4", action, algorithms.find(name).columns)
+    setup = LearnerSetup(spec, layout, 2, weights, seed=3, horizon=Horizon(1000))
+    return kind(kind.config(normalise_reward=True, **settings)).learner(setup)
 
 
 def experience(name: str, number: int, action: ActionSpec = DISCRETE) -> list[Trajectory]:
-    layout = Layout(8, 3, (4,), "<f4", action, ALGORITHMS[name].columns)
+    layout = Layout(8, 3, (4,), "<f4", action, algorithms.find(name).columns)
     return [random_trajectory(layout, 10 * number + shard, sequence=number) for shard in range(2)]
 
 
@@ -60,7 +63,7 @@ def test_learning_makes_a_new_version_with_finite_weights_and_metrics(name: str,
 
 @pytest.mark.parametrize("name", ON_POLICY)
 def test_trajectories_off_the_wire_teach_the_same_as_those_in_memory(name: str) -> None:
-    layout = Layout(8, 3, (4,), "<f4", DISCRETE, ALGORITHMS[name].columns)
+    layout = Layout(8, 3, (4,), "<f4", DISCRETE, algorithms.find(name).columns)
     here, there = make(name), make(name)
     for number in range(3):
         trajectories = experience(name, number)
@@ -107,7 +110,7 @@ def test_a_learner_takes_its_share_of_its_parent_and_keeps_what_is_its_own(tmp_p
     planned = plan(resolve("CartPole-v1", "ppo", overrides=({"net": {"normalise": True}},)))
     journal = Journal(tmp_path, planned.task.layout, planned.spec.schema)
     first = planned.first_weights()
-    late = LateLearner(planned, first, None, journal, Horizon(1000))
+    late = open_learner(planned, first, None, journal, Horizon(1000))
     before = late.load().weights().vector
     late.mix(np.full(planned.spec.size, 2.0, np.float32), 0.25)
     after = late.weights().vector

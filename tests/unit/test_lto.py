@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import qmc
 
 from manyhands.collect import starts
+from manyhands.core.errors import EnvError, UsageError
 from manyhands.envs import lto
 from manyhands.envs.lto import KNOWN, Problem
-from manyhands.errors import EnvError, UsageError
 from manyhands.lto.truth import minimum
 
 DOMAINS = {

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import random_vector
 
-from manyhands.config import NetConfig
-from manyhands.envs.make import ObsSpec, Spaces
-from manyhands.errors import UsageError
+from manyhands.config.settings import NetConfig
+from manyhands.core.actions import ActionSpec
+from manyhands.core.errors import UsageError
+from manyhands.core.networks import Conv, Dense, Head, NetSpec
+from manyhands.core.spaces import ObsSpec, Spaces
 from manyhands.nets.adam import Adam
 from manyhands.nets.build import actor, actor_critic
 from manyhands.nets.numpy_net import NumpyNet
 from manyhands.nets.torch_net import TorchActor, TorchNet
-from manyhands.policy import ActionSpec, Conv, Dense, Head, NetSpec
 
 dense_layers = st.lists(
     st.builds(Dense, st.integers(1, 9), st.sampled_from(["tanh", "relu", "none"])), max_size=3

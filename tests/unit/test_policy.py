@@ -11,7 +11,7 @@ from samples import DISCRETE, GAUSSIAN, MULTI
 from torch.distributions import Categorical, Normal
 
 from manyhands.algos.distributions import distribution
-from manyhands.policy import ActionSpec
+from manyhands.core.actions import ActionSpec
 
 ALL = [DISCRETE, MULTI, GAUSSIAN]
 

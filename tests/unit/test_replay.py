@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.algos import room
-from manyhands.algos.configs import DqnConfig
+from manyhands.algos.dqn import Dqn, DqnConfig
 from manyhands.algos.priorities import SumTree
-from manyhands.algos.replay import Replay, check_memory, priority
+from manyhands.algos.replay import Replay, priority
 from manyhands.algos.returns import n_step
-from manyhands.errors import UsageError
-from manyhands.experience import LIFE_LOST, Array, Layout, Trajectory
-from manyhands.policy import ActionSpec
+from manyhands.core.actions import ActionSpec
+from manyhands.core.arrays import Array
+from manyhands.core.errors import UsageError
+from manyhands.core.trajectories import LIFE_LOST, Layout, Trajectory
 
 CHOICE = ActionSpec("values", (3,))
 SIDE = 3
@@ -252,13 +253,13 @@ def test_a_memory_that_does_not_fit_is_refused_with_one_that_does(monkeypatch: p
         with pytest.raises(
             UsageError, match=r"GB, and 0.1 GB are free; algo.memory=(\d+) would fit"
         ) as refused:
-            check_memory(DqnConfig(memory=memory), layout, 2)
+            Dqn(DqnConfig(memory=memory)).check_memory(layout, 2, here=True)
         fits = int(re.findall(r"memory=(\d+)", str(refused.value))[0])
-        check_memory(DqnConfig(memory=fits), layout, 2)
-    check_memory(DqnConfig(memory=10**16, memory_on_disk=True), layout, 2)
-    check_memory(DqnConfig(memory=10**16), layout, 2, here=False)
+        Dqn(DqnConfig(memory=fits)).check_memory(layout, 2, here=True)
+    Dqn(DqnConfig(memory=10**16, memory_on_disk=True)).check_memory(layout, 2, here=True)
+    Dqn(DqnConfig(memory=10**16)).check_memory(layout, 2, here=False)
     with pytest.raises(UsageError, match="2 lanes of 4 steps need at least 16"):
-        check_memory(DqnConfig(memory=15, batch=8), layout, 2)
+        Dqn(DqnConfig(memory=15, batch=8)).check_memory(layout, 2, here=True)
 
 
 def test_a_transition_of_an_atari_game_takes_less_than_7500_bytes() -> None:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from manyhands.collect import sanitise
-from manyhands.collect.sanitise import PUBLISHED, Threshold
+from manyhands.algos import sanitise
+from manyhands.algos.sanitise import PUBLISHED, Threshold
 
 REWARDS = arrays(
     np.float32, st.integers(1, 40), elements=st.floats(-100, 100, width=32, allow_subnormal=False)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyhands.config import Config
-from manyhands.experience import Evaluation
-from manyhands.orders import Trial, Verdict
-from manyhands.plan import plan
-from manyhands.policy import Weights
+from manyhands.config.settings import Config
+from manyhands.core.evaluation import Evaluation
+from manyhands.core.orders import Trial, Verdict
+from manyhands.core.weights import Weights
 from manyhands.roles.executor import Executor
+from manyhands.runs.plan import plan
 
 GOAL = 100.0
 EPISODES = 100

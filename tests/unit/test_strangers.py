@@ -16,15 +16,14 @@ import pytest
 from rich.console import Console
 from test_allowed import ALL, ATTEMPTS, MARK
 
-from manyhands import cli, training, wire
-from manyhands.averaging import commands as averaging
 from manyhands.averaging.child_view import ChildView
 from manyhands.averaging.keeper import Keeper
 from manyhands.averaging.limits import Limits as ChildLimits
-from manyhands.channels import amqp_joined, amqp_worker
-from manyhands.channels.amqp_hands import Hands
-from manyhands.channels.amqp_joined import JoinedChannel
-from manyhands.channels.amqp_names import (
+from manyhands.channels.amqp import joined as amqp_joined
+from manyhands.channels.amqp import worker as amqp_worker
+from manyhands.channels.amqp.assignments import Hands
+from manyhands.channels.amqp.joined import JoinedChannel
+from manyhands.channels.amqp.messages import (
     MOST_OPEN,
     Finish,
     Gone,
@@ -36,12 +35,18 @@ from manyhands.channels.amqp_names import (
     RunSettings,
     Unplayed,
 )
-from manyhands.channels.amqp_worker import Leave
+from manyhands.channels.amqp.throttle import Throttle
+from manyhands.channels.amqp.worker import Leave
 from manyhands.channels.base import WorkerStatus
-from manyhands.channels.open import broker_name
-from manyhands.channels.throttle import Throttle
+from manyhands.channels.limits import OwnLimits
+from manyhands.cli import averaging
+from manyhands.cli import main as cli
 from manyhands.collect.collector import Collector
-from manyhands.collect.signs import (
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import ManyhandsError, UsageError, WireError
+from manyhands.core.heartbeat import (
     BEATS,
     BUSY,
     CHECKING,
@@ -53,18 +58,18 @@ from manyhands.collect.signs import (
     run_mark,
     unshared,
 )
-from manyhands.collect.streams import env_seed
-from manyhands.config import Config, EnvConfig
+from manyhands.core.lanes import LaneState, ShardState
+from manyhands.core.networks import Conv, Dense, Head
+from manyhands.core.orders import MAX_EPISODES, Order, Task, Trial
+from manyhands.core.seeding import env_seed
+from manyhands.core.texts import lines
+from manyhands.core.weights import Weights
 from manyhands.envs import lto
-from manyhands.errors import ManyhandsError, UsageError, WireError
-from manyhands.experience import LaneState, ShardState
-from manyhands.limits import OwnLimits
-from manyhands.orders import MAX_EPISODES, Order, Task, Trial
-from manyhands.plan import plan
-from manyhands.policy import Conv, Dense, Head, Weights
 from manyhands.roles.daemon import Daemon, Watched
+from manyhands.runs import training
+from manyhands.runs.open_channel import broker_name
+from manyhands.runs.plan import plan
 from manyhands.runs.view import View, _worker_table
-from manyhands.texts import lines
 
 SMALL: dict[str, Any] = {
     "env": {"id": "small_envs:Chain"},
@@ -179,7 +184,7 @@ def test_an_executor_that_joins_imports_only_what_its_owner_allows(
     mark = tmp_path / "mark"
     settings = f"env: {env.replace('MARK', str(mark))}\nrun: {{mode: async}}\n"
     channel = joined(settings, monkeypatch)
-    monkeypatch.setattr("manyhands.channels.amqp_joined.JoinedChannel", lambda *_: channel)
+    monkeypatch.setattr("manyhands.channels.amqp.joined.JoinedChannel", lambda *_: channel)
     with pytest.raises(UsageError, match="not allowed here"):
         training.join("run", "amqp://guest@nowhere/", directory=tmp_path / "run", allowed=ALL)
     assert not mark.exists()
@@ -310,7 +315,8 @@ def test_what_a_forward_pass_and_starts_would_take_counts_for_the_memory(wide: C
 
 def test_a_process_that_asks_for_far_too_much_at_once_does_not_get_it() -> None:
     code = (
-        "import sys, numpy; from manyhands.limits import OwnLimits, confine; confine(OwnLimits(256));"
+        "import sys, numpy; from manyhands.channels.limits import OwnLimits, confine;"
+        "confine(OwnLimits(256));"
         "numpy.ones(10**7); numpy.empty(10**9, numpy.float64)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 
-from manyhands.collect.streams import ACTION, ENV, INIT, LEARN, TEST, action_stream, env_seed, mix
+from manyhands.core.seeding import ACTION, ENV, INIT, LEARN, TEST, action_stream, env_seed, mix
 
 
 def test_mix_has_no_collisions_over_a_grid_of_small_inputs() -> None:

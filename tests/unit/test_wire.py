@@ -17,13 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import DISCRETE, GAUSSIAN, MULTI, random_trajectory, random_vector, small_spec
 
-from manyhands import wire
-from manyhands.config import EnvConfig
-from manyhands.errors import UsageError, WireError
-from manyhands.experience import LaneState, Layout, ShardState, Trajectory
-from manyhands.orders import Fault, Order, Task
-from manyhands.policy import NetSpec, Weights
-from manyhands.wire import Message, decode, encode
+from manyhands.core import wire
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import UsageError, WireError
+from manyhands.core.events import Fault
+from manyhands.core.lanes import LaneState, ShardState
+from manyhands.core.networks import NetSpec
+from manyhands.core.orders import Order, Task
+from manyhands.core.trajectories import Layout, Trajectory
+from manyhands.core.weights import Weights
+from manyhands.core.wire import Message, decode, encode
 
 PREFIX = struct.Struct("<3sBII")
 

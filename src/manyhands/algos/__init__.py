@@ -1,0 +1,5 @@
+"""Algorithms, one file each: settings, loss, update. What several share is in the other files.
+
+Knows nothing of processes, channels or files of a run. A file named after an algorithm imports no torch,
+because command lines and workers ask it questions; what learns is imported by its `learner`.
+"""

@@ -1,23 +1,37 @@
-"""Advantage actor-critic (Mnih et al. 2016), synchronous. Settings: `A2cConfig`. Results: benchmarks/."""
+"""Advantage actor-critic (Mnih et al. 2016), synchronous. Results: benchmarks/."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, rows
-from manyhands.algos.configs import A2cConfig
-from manyhands.experience import Trajectory
+from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig, explained_variance, fixed, normalised
+from manyhands.core.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from manyhands.algos.on_policy_learner import OnPolicyLearner
 
 
-class A2C(OnPolicy):
-    def __init__(self, config: A2cConfig, **arguments: Any) -> None:
-        super().__init__(config, **arguments)
-        self.config = config
+@dataclass(frozen=True)
+class A2cConfig(OnPolicyConfig):
+    """Advantage actor-critic (Mnih et al. 2016): one step along the gradient of each short batch.
 
-    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        config = self.config
-        batch, advantage, target = self.begin(trajectories)
+    It does not correct for the lag of one version that pipelined mode has; sync mode has none.
+    """
+
+    learning_rate: float = 7e-4
+    gae_lambda: float = 1.0
+    normalise_advantage: bool = False
+
+
+class A2c(OnPolicy):
+    name, config = "a2c", A2cConfig
+
+    def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        config: A2cConfig = self.settings
+        batch, advantage, target = learner.begin(trajectories)
+        rows = learner.rows
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
         coefficient = -weight / len(weight)  # the loss is -mean A log pi
-        losses = self.descend(rows(batch.obs), rows(batch.action), rows(target), fixed(coefficient))
-        self.end(batch.obs)
+        losses = learner.descend(rows(batch.obs), rows(batch.action), rows(target), fixed(coefficient))
+        learner.end(batch.obs)
         return {**losses.metrics(), "explained_variance": explained_variance(batch.value, target)}

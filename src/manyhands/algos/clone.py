@@ -1,159 +1,68 @@
 """Supervised learning of chosen actions: play, choose what went well, imitate it, play again.
 
-Settings: `CloneConfig`. Results: benchmarks/. Three ways to choose (`collect/sanitise.py`): fixed thresholds
-on an episode's score as published, an elite of recent episodes, or every action by its advantage.
+Three ways to choose (`sanitise.py`): fixed thresholds on an episode's score as published, an elite of recent
+episodes, or every action by its advantage. `clone_learner.py` learns. Results: benchmarks/.
 """
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, rows
-from manyhands.algos.configs import CloneConfig
-from manyhands.collect import sanitise
-from manyhands.experience import Array, Trajectory
+from manyhands.algos.algorithm import LearnerSetup
+from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig
+from manyhands.algos.room import BESIDES
+from manyhands.core.checks import positive, require, unit
+from manyhands.core.networks import NetSpec
+from manyhands.core.roles import Learner
+from manyhands.core.trajectories import Layout
+
+
+@dataclass(frozen=True)
+class CloneConfig(OnPolicyConfig):
+    """Supervised learning of chosen actions: cross-entropy on pairs of observation and action."""
+
+    choose: Literal[
+        "advantage", "elite", "threshold", "published-1", "published-2", "published-3", "published-4"
+    ] = "advantage"
+    """advantage: every action by exp(its advantage / temperature). elite: the best episodes of late.
+    threshold: episodes by keep and clean, with four presets as published for LunarLander."""
+    temperature: float = 1.0
+    """advantage: how sharply good actions are preferred, in deviations of the advantage."""
+    weight_limit: float = 20.0
+    """advantage: no action counts more than this (Peng et al. 2019 use 20)."""
+    share: float = 0.1
+    """elite: the part of recent episodes that is imitated."""
+    window: int = 1000
+    """elite: how many episodes are recent."""
+    keep: float = 0.0
+    """threshold: episodes with a score above this are taken whole."""
+    clean: float | None = None
+    """threshold: those above this are cleaned of actions with little reward; none are by default."""
+    clean_level: float = 0.4
+    """threshold: what little is, on a scale of 0 to 1. elite: the same for what followed an action, with
+    discount gamma, so that a good episode does not teach its own end."""
+    memory: int = 1_000_000
+    """elite and threshold: pairs of observation and action that are held; the oldest go first."""
+    epochs: int = 4
+    minibatch: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "algo", "temperature", "share", "window", "memory", "epochs", "minibatch")
+        unit(self, "algo", "share", "clean_level")
+        require(self.weight_limit >= 1, "algo.weight_limit", self.weight_limit, "1 or more")
 
 
 class Clone(OnPolicy):
-    def __init__(self, config: CloneConfig, **arguments: Any) -> None:
-        super().__init__(config, **arguments)
-        self.config = config
-        self.unfinished: dict[tuple[int, int], list[dict[str, Array]]] = {}  # pieces, by shard and lane
-        self.scores: deque[float] = deque(maxlen=config.window)
-        self.memory: dict[str, Array] = {}  # pairs: obs, action, weight, score
-        self.thresholds = sanitise.PUBLISHED.get(
-            config.choose, sanitise.Threshold(config.keep, config.clean, config.clean_level)
-        )
+    name, config = "clone", CloneConfig
 
-    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        if self.config.choose == "advantage":
-            return self._learn_by_advantage(trajectories)
-        self.steps += sum(trajectory.steps for trajectory in trajectories)
-        for trajectory in trajectories:
-            self._remember(
-                [pairs for episode in self._episodes(trajectory) for pairs in self._judge(episode)]
-            )
-        chosen = self._chosen()
-        metrics = {"pairs": float(len(chosen)), "held": float(len(self.memory.get("score", ())))}
-        if self.scores:
-            metrics["elite_score"] = sanitise.elite(np.array(self.scores), self.config.share)
-        if len(chosen):
-            columns = (self.memory[name][chosen, None] for name in ("obs", "action", "weight"))
-            metrics |= self._imitate(*map(rows, columns))
-        self.end(np.concatenate([trajectory.obs for trajectory in trajectories], axis=1))
-        return metrics
+    def memory(self, layout: Layout, shards: int, spec: NetSpec) -> dict[str, int]:
+        row = math.prod(layout.obs_shape) * np.dtype(layout.obs_dtype).itemsize
+        return {"episodes to imitate (algo.memory)": self.settings.memory * (row + BESIDES)}
 
-    def _learn_by_advantage(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """First the value, then the policy: A = return - V is only as good as V."""
-        config = self.config
-        batch, _, target = self.begin(trajectories)
-        obs, action, goal = rows(batch.obs), rows(batch.action), rows(target)
-        for epoch in range(config.epochs):
-            for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
-                self.descend_value(obs[part], goal[part])
-        value = self.evaluate(obs.numpy())
-        advantages = normalised(goal - torch.from_numpy(value)).numpy()
-        weights = sanitise.advantage(advantages, config.temperature, config.weight_limit)
-        policy = self._imitate(obs, action, torch.from_numpy(weights / weights.mean()))
-        self.end(batch.obs)
-        return {
-            **policy,
-            "effective_share": float(weights.sum() ** 2 / (weights**2).sum() / len(weights)),
-            "explained_variance": explained_variance(value, goal.numpy()),
-        }
+    def learner(self, setup: LearnerSetup) -> Learner:
+        from manyhands.algos.clone_learner import CloneLearner
 
-    def _imitate(self, obs: Tensor, action: Tensor, weight: Tensor) -> dict[str, float]:
-        """The loss is -mean w log pi(a | s), for some epochs."""
-        config = self.config
-        for epoch in range(config.epochs):
-            for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
-                policy = self.descend_policy(obs[part], action[part], fixed(-weight[part] / len(part)))
-        return {
-            "cross_entropy": -policy.log_prob.mean().item(),
-            "entropy": policy.entropy().mean().item(),
-        }
-
-    def _episodes(self, trajectory: Trajectory) -> Iterator[dict[str, Array]]:
-        """The episodes that end in a trajectory; they may have begun in an earlier one."""
-        done = trajectory.done
-        for lane in range(done.shape[1]):
-            key = (trajectory.shard, lane)
-            ends = [*(int(end) + 1 for end in np.flatnonzero(done[:, lane]))]
-            number = int(trajectory.episode[lane]) - len(ends)
-            before = self.unfinished.pop(key, [])
-            if before and before[0]["number"][0] != number:
-                before = []  # its environment failed, or could not be taken up again
-            for start, end in pairwise([0, *ends]):
-                pieces = [*before, _piece(trajectory, lane, start, end, number)]
-                yield {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-                before, number = [], number + 1
-            start = ends[-1] if ends else 0
-            if start < len(done):
-                self.unfinished[key] = [*before, _piece(trajectory, lane, start, len(done), number)]
-
-    def _judge(self, episode: dict[str, Array]) -> Iterator[dict[str, Array]]:
-        """The pairs of an episode that are taken, if any."""
-        reward = episode["reward"]
-        score = float(reward.sum(dtype=np.float64))
-        self.scores.append(score)
-        if self.config.choose == "elite":
-            weight = sanitise.hopeful(reward, self.config.gamma, self.config.clean_level)
-        else:
-            weight = sanitise.threshold(reward, self.thresholds)
-        taken = weight > 0
-        if taken.any():
-            pairs = {"obs": episode["obs"], "action": episode["action"], "weight": weight}
-            pairs["score"] = np.full(len(reward), score)
-            yield {name: column[taken] for name, column in pairs.items()}
-
-    def _remember(self, episodes: list[dict[str, Array]]) -> None:
-        """The newest `memory` pairs are held."""
-        if not episodes:
-            return
-        held = [self.memory] if self.memory else []
-        for name in episodes[0]:
-            columns = [pairs[name] for pairs in (*held, *episodes)]
-            self.memory = {**self.memory, name: np.concatenate(columns)[-self.config.memory :]}
-
-    def _chosen(self) -> Array:
-        """Rows of the memory to learn from."""
-        if not self.memory:
-            return np.zeros(0, np.int64)
-        count = len(self.memory["score"])
-        if self.config.choose != "elite":
-            return np.arange(count)
-        least = sanitise.elite(np.array(self.scores), self.config.share)
-        return np.flatnonzero(self.memory["score"] >= least)
-
-    def state(self) -> dict[str, Array]:
-        pieces = {
-            f"unfinished.{shard}.{lane}.{name}": np.concatenate([piece[name] for piece in pieces])
-            for (shard, lane), pieces in self.unfinished.items()
-            for name in pieces[0]
-        }
-        memory = {f"memory.{name}": column for name, column in self.memory.items()}
-        return {**super().state(), **pieces, **memory, "scores": np.array(self.scores)}
-
-    def load_state(self, version: int, state: Mapping[str, Array]) -> None:
-        super().load_state(version, state)
-        self.scores.extend(map(float, state["scores"]))
-        for name, array in state.items():
-            kind, _, rest = name.partition(".")
-            if kind == "memory":
-                self.memory[rest] = array
-            elif kind == "unfinished":
-                shard, lane, column = rest.split(".")
-                pieces = self.unfinished.setdefault((int(shard), int(lane)), [{}])
-                pieces[0][column] = array
-
-
-def _piece(trajectory: Trajectory, lane: int, start: int, end: int, number: int) -> dict[str, Array]:
-    """Some steps of a lane; a copy, because a channel may use the trajectory's memory again."""
-    columns = ("obs", "action", "reward")
-    copies = {name: getattr(trajectory, name)[start:end, lane].copy() for name in columns}
-    return {**copies, "number": np.array([number])}
+        return CloneLearner(self, setup)

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from manyhands.policy import STATE_STD_RATE, ActionSpec
+from manyhands.core.actions import STATE_STD_RATE, ActionSpec
 
 
 class Distribution(Protocol):

@@ -1,295 +1,174 @@
-"""Deep Q-learning (Mnih et al. 2015) and what followed: double, dueling, n steps, priorities, Ape-X.
+"""Deep Q-learning (Mnih et al. 2015) and Ape-X (Horgan et al. 2018). `q_learner.py` learns.
 
-Settings: `DqnConfig`, `ApexConfig`. Results: benchmarks/.
+Results: benchmarks/.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from manyhands.algos import returns
-from manyhands.algos.base import unpack_moments
-from manyhands.algos.configs import DqnConfig
-from manyhands.algos.horizon import Horizon
-from manyhands.algos.replay import Drawn, Replay, row_counts
-from manyhands.collect.streams import LEARN, mix
-from manyhands.errors import RunError
-from manyhands.experience import Array, Layout, Remembered, Trajectory
-from manyhands.nets.adam import Adam
-from manyhands.nets.torch_net import TorchNet
-from manyhands.policy import ActionSpec, NetSpec, Weights
+from manyhands.algos.algorithm import Algorithm, LearnerSetup
+from manyhands.algos.replay import row_shape, slots
+from manyhands.algos.room import BESIDES, check
+from manyhands.config.settings import Config, NetConfig
+from manyhands.core.actions import ActionSpec
+from manyhands.core.checks import not_negative, positive, require, unit
+from manyhands.core.errors import UsageError
+from manyhands.core.networks import NetSpec
+from manyhands.core.roles import Learner
+from manyhands.core.spaces import Spaces
+from manyhands.core.trajectories import Layout
+from manyhands.nets.build import q_network
 
-LARGE = 2**18
-"""Numbers of a batch's pictures from which on a thread of their own pays."""
-
-
-def huber_gradient(error: Tensor, weight: Tensor) -> Tensor:
-    """Of mean w H(error), where H is error^2 / 2 up to 1 and |error| - 1/2 beyond."""
-    return error.clamp(-1, 1) * weight / len(error)
+COPIES_OF_DRAWS = 3
+"""Of a batch that is drawn from a replay memory: observations, what follows them, and the network's own."""
 
 
-def of_outputs(action_spec: ActionSpec, action: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient [N, n] for a head's outputs, given that for the values of the actions taken [N]."""
-    chosen = torch.zeros(len(action), action_spec.outputs)
-    chosen.scatter_(1, action[:, None], gradient[:, None])
-    if action_spec.dueling:  # Q_a = V + A_a - mean A
-        chosen[:, :-1] -= gradient[:, None] / action_spec.sizes[0]
-        chosen[:, -1] = gradient
-    return chosen
+@dataclass(frozen=True)
+class DqnConfig:
+    """Deep Q-learning (Mnih et al. 2015), with the improvements that followed as switches."""
+
+    learning_rate: float = 2.5e-4
+    gamma: float = 0.99
+    """Discount of future rewards."""
+    max_grad_norm: float = 1.0
+    reward_scale: float = 1.0
+    """Rewards are multiplied by this before learning; values near 1 learn best."""
+    reward_clip: float = 0.0
+    """Scaled rewards are cut at plus and minus this before learning; 0 never cuts."""
+    double: bool = False
+    """The online network chooses the next action, the target network judges it (van Hasselt et al. 2016)."""
+    dueling: bool = False
+    """Q = V + A - mean A (Wang et al. 2016)."""
+    n_step: int = 1
+    """Rewards that are added up before the value estimate is trusted."""
+    prioritised: bool = False
+    """Replay more often what surprised more (Schaul et al. 2016)."""
+    priority_power: float = 0.6
+    """0 replays all alike, 1 in proportion to the error."""
+    importance: float = 0.4
+    """How far uneven replay is corrected for at first; wholly at `run.steps`."""
+    memory: int = 100_000
+    """Transitions that are held; the oldest go first."""
+    memory_on_disk: bool = False
+    """Hold the observations in a file beside the run instead of in memory; for more than memory can hold."""
+    save_memory: bool = True
+    """Save the transitions with the run, so that a resume is exact. Without, it fills the memory anew."""
+    batch: int = 32
+    steps_per_update: float = 4.0
+    """Environment steps for one step of the optimizer, held exactly whatever the number of actors."""
+    warmup: int = 1000
+    """Environment steps, played at random, before learning begins."""
+    target_every: int = 1000
+    """Environment steps after which the target network becomes a copy of the online one."""
+    epsilon: float = 0.1
+    """Share of random actions in the end."""
+    epsilon_steps: int = 100_000
+    """Environment steps after the warm-up in which the share falls from 1 to `epsilon`."""
+    epsilon_ladder: float = 0.0
+    """Lane i of N explores with epsilon^(1 + ladder i / (N - 1)) (Horgan et al. 2018 use 7)."""
+    epsilon_test: float = 0.0
+    """Share of random actions when the agent is judged; some games never end without."""
+    threads: int = 1
+    """Of the learner. Part of the result: another number sums in another order."""
+
+    def __post_init__(self) -> None:
+        positive(self, "algo", "learning_rate", "max_grad_norm", "reward_scale", "threads", "n_step")
+        positive(self, "algo", "memory", "batch", "steps_per_update", "target_every")
+        not_negative(self, "algo", "reward_clip", "warmup", "epsilon_steps", "epsilon_ladder")
+        unit(self, "algo", "gamma", "priority_power", "importance", "epsilon", "epsilon_test")
+        require(self.n_step <= 100, "algo.n_step", self.n_step, "at most 100")
+        require(self.warmup >= self.batch, "algo.warmup", self.warmup, f"at least algo.batch, {self.batch}")
+        require(self.memory >= self.batch, "algo.memory", self.memory, f"at least algo.batch, {self.batch}")
 
 
-def epsilons(config: DqnConfig, steps: int, lanes: int) -> Array:
-    """How often each lane explores after `steps` of the run: always at first, then less and less."""
-    way = (steps - config.warmup) / max(1, config.epsilon_steps)
-    level = 1 - (1 - config.epsilon) * min(1.0, max(0.0, way))
-    ladder = 1 + config.epsilon_ladder * np.arange(lanes) / max(1, lanes - 1)
-    rungs: Array = (level**ladder).astype(np.float32)
-    return rungs
+@dataclass(frozen=True)
+class ApexConfig(DqnConfig):
+    """Ape-X (Horgan et al. 2018): every switch of `dqn`, and lanes that explore to different degrees."""
+
+    double: bool = True
+    dueling: bool = True
+    n_step: int = 3
+    prioritised: bool = True
+    epsilon: float = 0.4
+    epsilon_steps: int = 10_000
+    epsilon_ladder: float = 7.0
 
 
-class DQN:
-    def __init__(
-        self,
-        config: DqnConfig,
-        spec: NetSpec,
-        layout: Layout,
-        shards: int,
-        weights: Weights,
-        seed: int,
-        horizon: Horizon,
-        directory: Path | None = None,
-    ) -> None:
-        """`directory` is where a memory on disk may lie."""
-        self.config, self.spec, self.action = config, spec, layout.action
-        self.seed, self.horizon = seed, horizon
-        self.lanes = shards * layout.lanes
-        self.net, self.target = TorchNet(spec, weights.vector), TorchNet(spec, weights.vector)
-        self.optimizer = Adam(self.net.trained, self.net.gradient)
-        self.version, self.steps, self.updates = weights.version, 0, 0
-        width = int(np.prod(spec.input_shape))
-        self.obs_moments = (0.0, np.zeros(width), np.zeros(width))
-        self.replay = Replay(
-            layout,
-            shards,
-            config.memory,
-            config.gamma,
-            config.n_step,
-            config.prioritised,
-            directory if config.memory_on_disk else None,
-        )
-        self.begun = (0, 0)  # steps and updates when the memory was empty
-        self.unsaved: list[Trajectory] = []
-        self.pieces, self.marks = 0, self.replay.counts()
-        self.saved_priorities: Mapping[str, Array] = {}
-        self.butler = ThreadPoolExecutor(1, "replay")
-
-    def weights(self) -> Weights:
-        return Weights(self.version, self.net.vector(), self.spec.schema)
-
-    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        for trajectory in trajectories:
-            self._remember(trajectory)
-            self.steps += trajectory.steps
-            if self.config.save_memory:
-                self.unsaved.append(_thin(trajectory, self.replay.stack))
-        self._trim_unsaved()
-        self._scale(trajectories)
-        metrics = self._catch_up()
-        rungs = torch.from_numpy(epsilons(self.config, self.steps, self.lanes))
-        self.net.views["epsilon"].copy_(rungs)
-        self.version += 1
-        self.net.check_finite(self.steps)
-        return {
-            **metrics,
-            "epsilon": float(rungs.mean()),
-            "updates": float(self.updates),
-            "remembered": float(self.replay.held),
-        }
-
-    def _remember(self, trajectory: Trajectory) -> None:
-        config = self.config
-        reward = returns.scaled(trajectory.reward, config.reward_scale, config.reward_clip)
-        self.replay.add(trajectory, reward, config.priority_power)
-
-    def _trim_unsaved(self) -> None:
-        """What is forgotten before it was saved need not be saved."""
-        lanes = self.replay.layout.lanes
-        while self.unsaved:
-            oldest = self.unsaved[0]
-            mine = slice(oldest.shard * lanes, (oldest.shard + 1) * lanes)
-            after = self.marks[mine] + row_counts(oldest)
-            if (after > self.replay.counts()[mine] - self.replay.horizon).any():
-                break
-            self.marks[mine] = after
-            self.unsaved.pop(0)
-
-    def _scale(self, trajectories: Sequence[Trajectory]) -> None:
-        """Observations by their mean and deviation over all that was played, if so wished."""
-        if self.spec.normalise:
-            width = self.obs_moments[1].size
-            rows = np.concatenate([trajectory.obs.reshape(-1, width) for trajectory in trajectories])
-            self.obs_moments = returns.moments(*self.obs_moments, rows)
-            for net in (self.net, self.target):
-                net.set_input_moments(*self.obs_moments)
-
-    def _due(self) -> int:
-        """Steps of the optimizer that the environment steps so far allow."""
-        steps, updates = self.begun
-        warm = self.steps - steps - self.config.warmup
-        if warm < 0 or self.replay.completed < self.config.batch:
-            return 0
-        return updates + int(warm / self.config.steps_per_update)
-
-    def _catch_up(self) -> dict[str, float]:
-        """All steps of the optimizer that are due.
-
-        A batch is drawn before the one ahead of it has given its errors, so that both can be done at once.
-        """
-        due = self._due()
-        if self.updates >= due:
-            return {}
-        drawn = self._draw(self.updates)
-        while True:
-            if self._crosses_target():
-                self.target.load(self.net.flat.numpy())
-            last = self.updates + 1 == due
-            ahead = None if last else self._draw_ahead(self.updates + 1)
-            error, value = self._descend(drawn)
-            following = ahead() if ahead is not None else drawn
-            self.replay.update(drawn.places, error.numpy(), self.config.priority_power)
-            self.updates += 1
-            if last:
-                return {"loss": float(error.square().mean()), "q_mean": float(value.mean())}
-            drawn = following
-
-    def _draw_ahead(self, update: int) -> Callable[[], Drawn]:
-        """Large images in a thread, while the optimizer works; the rest costs less than handing it over."""
-        if self.spec.image and self.config.batch * math.prod(self.spec.input_shape) >= LARGE:
-            return self.butler.submit(self._draw, update).result
-        drawn = self._draw(update)
-        return lambda: drawn
-
-    def _draw(self, update: int) -> Drawn:
-        played = self.config.warmup + update * self.config.steps_per_update
-        importance = 1 - self.horizon.left(played) * (1 - self.config.importance)
-        rng = np.random.default_rng(mix(self.seed, LEARN, update))
-        return self.replay.draw(rng, self.config.batch, importance)
-
-    def _crosses_target(self) -> bool:
-        """Whether the target network is due, as counted by the environment steps that updates stand for."""
-        before, now = (
-            int((self.updates + k) * self.config.steps_per_update / self.config.target_every) for k in (-1, 0)
-        )
-        return now > before
-
-    def _descend(self, drawn: Drawn) -> tuple[Tensor, Tensor]:
-        """One step of the optimizer; the errors and values of the actions that were taken."""
-        action = torch.from_numpy(drawn.action).long()
-        goal = self._goal(drawn)
-        outputs = self.net.forward(torch.from_numpy(drawn.obs), "policy")[0]
-        with torch.no_grad():
-            value = self.action.values(outputs).gather(1, action[:, None])[:, 0]
-            error = value - goal
-            gradient = huber_gradient(error, torch.from_numpy(drawn.weight))
-            of_head = of_outputs(self.action, action, gradient)
-        self.net.gradient.zero_()
-        self.net.backward([of_head])
-        self.optimizer.clip(self.config.max_grad_norm)
-        self.optimizer.step(self.config.learning_rate)
-        return error, value
-
-    @torch.inference_mode()
-    def _goal(self, drawn: Drawn) -> Tensor:
-        """r + gamma^n max Q'(s', a); double: Q' of the action that Q prefers."""
-        next_obs = torch.from_numpy(drawn.next_obs)
-        value = self.action.values(self.target.forward(next_obs, "policy")[0])
-        judged = self.action.values(self.net.forward(next_obs, "policy")[0]) if self.config.double else value
-        best = value.gather(1, judged.argmax(1, keepdim=True))[:, 0]
-        goal: Tensor = torch.from_numpy(drawn.reward) + torch.from_numpy(drawn.discount) * best
-        return goal
-
-    def remembered(self) -> Remembered | None:
-        """What was played since this was last asked, so that a resume can fill the memory again."""
-        if not self.config.save_memory:
-            return None
-        piece = Remembered(self.pieces, self.marks, tuple(self.unsaved))
-        self.pieces, self.marks, self.unsaved = self.pieces + 1, self.replay.counts(), []
-        return piece
-
-    def needed(self) -> Array:
-        """Rows [lanes] before which nothing that was remembered is held any longer."""
-        return self.replay.counts() - self.replay.horizon
-
-    def recall(self, pieces: Iterable[Remembered]) -> None:
-        """After `load_state`. Without pieces the memory is filled anew before learning goes on."""
-        last = None
-        for piece in pieces:
-            if last is not None and piece.number != last + 1:
-                raise RunError(_missing(last + 1))
-            last = piece.number
-            self.replay.go_on_at(piece.marks)
-            for trajectory in piece.trajectories:
-                self._remember(trajectory)
-        self.marks = self.replay.counts()
-        if last is None:
-            self.begun = (self.steps, self.updates)
-        elif last + 1 != self.pieces:
-            raise RunError(_missing(last + 1))
-        else:
-            self.replay.load_state(self.saved_priorities)
-        self.saved_priorities = {}
-
-    def state(self) -> dict[str, Array]:
-        arrays = {f"adam.{name}": array for name, array in self.optimizer.state().items()}
-        arrays |= {f"replay.{name}": array for name, array in self.replay.state().items()}
-        count, mean, square = self.obs_moments
-        return {
-            "vector": self.net.vector(),
-            "target": self.target.vector(),
-            "counts": np.array([self.steps, self.updates, *self.begun, self.pieces]),
-            "obs_moments": np.concatenate([[count], mean, square]),
-            **arrays,
-        }
-
-    def load_state(self, version: int, state: Mapping[str, Array]) -> None:
-        self.version = version
-        self.steps, self.updates, *begun, self.pieces = map(int, state["counts"])
-        self.begun = (begun[0], begun[1])
-        self.saved_priorities = {
-            name.removeprefix("replay."): array for name, array in state.items() if name.startswith("replay.")
-        }
-        self.net.load(state["vector"])
-        self.target.load(state["target"])
-        self.optimizer.load_state({name: state[f"adam.{name}"] for name in ("mean", "square", "steps")})
-        self.obs_moments = unpack_moments(state["obs_moments"])
-
-
-def _missing(piece: int) -> str:
-    return (
-        f"piece {piece} of the saved memory is missing; without its directory the run fills its memory anew"
-    )
-
-
-def _thin(trajectory: Trajectory, stack: int) -> Trajectory:
-    """A copy that outlives the channel's memory, with the newest picture of every stack."""
-    copies: dict[str, Any] = {
-        field.name: value.copy()
-        for field in fields(trajectory)
-        if isinstance(value := getattr(trajectory, field.name), np.ndarray) and "obs" not in field.name
+class Dqn(Algorithm):
+    name, config = "dqn", DqnConfig
+    columns = ("q_taken", "q_max")
+    """Q of the action and of the best one, as the actor saw them: from these come first priorities."""
+    general: ClassVar[dict[str, Any]] = {
+        "net": {"normalise": True, "activation": "relu", "hidden": [128, 128]},
+        "collect": {"shards": 2, "lanes": 4, "steps": 16},
+        "algo": {
+            "batch": 128,
+            "learning_rate": 5e-4,
+            "epsilon": 0.05,
+            "epsilon_steps": 50_000,
+            "double": True,
+        },
     }
-    last = slice(-1, None) if stack > 1 else slice(None)
-    return replace(
-        trajectory,
-        **copies,
-        obs=trajectory.obs[:, :, last].copy(),
-        last_obs=trajectory.last_obs[:, last].copy(),
-        final_obs=trajectory.final_obs[:, last].copy(),
-        columns={name: column.copy() for name, column in trajectory.columns.items()},
-    )
+
+    def actions(self, space: ActionSpec, net: NetConfig, env_id: str) -> ActionSpec:
+        config: DqnConfig = self.settings
+        space = choices(space, self.name, env_id)
+        return replace(space, kind="values", dueling=config.dueling, epsilon=config.epsilon_test)
+
+    def network(self, net: NetConfig, spaces: Spaces, lanes: int) -> NetSpec:
+        return q_network(net, spaces, lanes)
+
+    def check_memory(self, layout: Layout, shards: int, here: bool) -> None:
+        """Refuse a replay memory that is too small for its rollouts or, if it is to be `here`, too large."""
+        config: DqnConfig = self.settings
+        lanes = shards * layout.lanes
+        least = 2 * layout.steps * lanes
+        if config.memory < least:
+            raise UsageError(
+                f"algo.memory is {config.memory}; {lanes} lanes of {layout.steps} steps need at least {least}"
+            )
+        if here and not config.memory_on_disk:
+            rows = lanes * slots(layout, shards, config.memory, config.n_step)
+            spare = lanes * (slots(layout, shards, 0, config.n_step) + 1)
+            check(rows, spare, row_shape(layout), layout.obs_dtype)
+
+    def memory(self, layout: Layout, shards: int, spec: NetSpec) -> dict[str, int]:
+        config: DqnConfig = self.settings
+        rows = shards * layout.lanes * slots(layout, shards, config.memory, config.n_step)
+        row = math.prod(row_shape(layout)) * np.dtype(layout.obs_dtype).itemsize + BESIDES
+        drawn = 4 * math.prod(layout.obs_shape) * COPIES_OF_DRAWS
+        return {
+            "a replay memory (algo.memory)": rows * row,
+            "draws from it (algo.batch)": config.batch * drawn,
+        }
+
+    def for_child(self, config: Config, cores: int) -> Config:
+        """The network knows the number of lanes, so that stays; a child saves no memory."""
+        algo = replace(config.algo, save_memory=False, threads=min(config.algo.threads, cores))
+        return replace(config, algo=algo)
+
+    def learner(self, setup: LearnerSetup) -> Learner:
+        from manyhands.algos.q_learner import QLearner
+
+        return QLearner(self.settings, setup)
+
+
+class Apex(Dqn):
+    name, config = "apex", ApexConfig
+    general: ClassVar[dict[str, Any]] = {
+        **Dqn.general,
+        "algo": {"batch": 128, "learning_rate": 5e-4},
+    }
+
+
+def choices(space: ActionSpec, algo: str, env_id: str) -> ActionSpec:
+    """One choice among a few actions; others are refused."""
+    if space.kind != "categorical" or len(space.sizes) != 1:
+        raise UsageError(
+            f"{algo} needs one choice among a few actions (Discrete), which {env_id} does not have; "
+            "try --algo ppo"
+        )
+    return space

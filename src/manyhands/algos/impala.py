@@ -1,39 +1,62 @@
 """IMPALA (Espeholt et al. 2018): actor-critic on old trajectories, corrected by V-trace.
 
-Settings: `ImpalaConfig`. Results: benchmarks/.
+Results: benchmarks/.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-
-from manyhands.algos.base import Batch, Losses, OnPolicy, explained_variance, fixed, normalised, rows
-from manyhands.algos.configs import ImpalaConfig
+from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig, explained_variance, fixed, normalised
 from manyhands.algos.returns import vtrace
-from manyhands.experience import Array, Trajectory
+from manyhands.core.arrays import Array
+from manyhands.core.checks import positive
+from manyhands.core.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from manyhands.algos.on_policy_learner import Batch, Losses, OnPolicyLearner
+
+
+@dataclass(frozen=True)
+class ImpalaConfig(OnPolicyConfig):
+    """IMPALA (Espeholt et al. 2018): actor-critic that corrects for old weights by V-trace."""
+
+    learning_rate: float = 6e-4
+    entropy: float = 0.01
+    gae_lambda: float = 1.0
+    """V-trace's lambda."""
+    rho_clip: float = 1.0
+    c_clip: float = 1.0
+    minibatches: int = 4
+    """Steps along the gradient per batch, each on a part of the lanes."""
+    normalise_advantage: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "algo", "rho_clip", "c_clip", "minibatches")
 
 
 class Impala(OnPolicy):
-    def __init__(self, config: ImpalaConfig, **arguments: Any) -> None:
-        super().__init__(config, **arguments)
-        self.config = config
+    name, config = "impala", ImpalaConfig
+    columns = ("logp",)
 
-    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        config = self.config
-        batch, _, _ = self.begin(trajectories)
+    def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        batch, _, _ = learner.begin(trajectories)
         lanes = batch.reward.shape[1]
-        for chosen in torch.tensor_split(self.shuffled(0, lanes), min(config.minibatches, lanes)):
-            losses, value, target = self._step(batch, chosen.numpy())
-        self.end(batch.obs)
+        for chosen in learner.shuffled(0, lanes).tensor_split(min(self.settings.minibatches, lanes)):
+            losses, value, target = self._step(learner, batch, chosen.numpy())
+        learner.end(batch.obs)
         return {**losses.metrics(), "explained_variance": explained_variance(value, target)}
 
-    def _step(self, batch: Batch, lanes: Array) -> tuple[Losses, Array, Array]:
+    def _step(
+        self, learner: "OnPolicyLearner", batch: "Batch", lanes: Array
+    ) -> tuple["Losses", Array, Array]:
         """One step along the gradient of some lanes; also their values and V-trace targets."""
-        config = self.config
+        config: ImpalaConfig = self.settings
+        rows = learner.rows
         obs, action = rows(batch.obs[:, lanes]), rows(batch.action[:, lanes])
         shape = (-1, len(lanes))
-        log_ratio = self.log_prob(obs, action).numpy().reshape(shape) - batch.columns["logp"][:, lanes]
+        log_ratio = learner.log_prob(obs, action).numpy().reshape(shape) - batch.columns["logp"][:, lanes]
         value = batch.value[:, lanes]
         target, advantage = vtrace(
             log_ratio,
@@ -48,4 +71,4 @@ class Impala(OnPolicy):
         )
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
         coefficient = -weight / len(weight)  # the loss is -mean rho A log pi
-        return self.descend(obs, action, rows(target), fixed(coefficient)), value, target
+        return learner.descend(obs, action, rows(target), fixed(coefficient)), value, target

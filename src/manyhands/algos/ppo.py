@@ -1,56 +1,77 @@
-"""Proximal policy optimisation (Schulman et al. 2017). Settings: `PpoConfig`. Results: benchmarks/."""
+"""Proximal policy optimisation (Schulman et al. 2017). Results: benchmarks/."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig, explained_variance, normalised
+from manyhands.core.checks import not_negative, positive
+from manyhands.core.trajectories import Trajectory
 
-from manyhands.algos.base import OnPolicy, explained_variance, normalised, ranked, rows
-from manyhands.algos.configs import PpoConfig
-from manyhands.experience import Trajectory
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from manyhands.algos.on_policy_learner import OnPolicyLearner
 
 
-def ppo_coefficient(old_logp: Tensor, advantage: Tensor, clip: float, logp: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class PpoConfig(OnPolicyConfig):
+    """Proximal policy optimisation (Schulman et al. 2017)."""
+
+    epochs: int = 4
+    """Passes over each batch."""
+    minibatch: int = 256
+    clip: float = 0.2
+    """How far the probability of an action may move in one batch."""
+    target_kl: float = 0.0
+    """Stop the epochs once the policy has moved this far; 0 never stops."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "algo", "epochs", "minibatch", "clip")
+        not_negative(self, "algo", "target_kl")
+
+
+def ppo_coefficient(old_logp: "Tensor", advantage: "Tensor", clip: float, logp: "Tensor") -> "Tensor":
     """The gradient of -mean min(r A, clip(r, 1 - e, 1 + e) A) for log pi, with r = pi / pi_old.
 
     It is -r A / N, and 0 where the probability has moved past the clip in the advantage's direction.
     """
     ratio = (logp - old_logp).exp_()
-    inside = torch.where(advantage > 0, ratio < 1 + clip, ratio > 1 - clip)
+    inside = (ratio < 1 + clip).where(advantage > 0, ratio > 1 - clip)
     # Chosen, not multiplied by 0: a ratio that is infinite lies outside as well.
-    return torch.where(inside, ratio.mul_(advantage), 0.0).mul_(-1 / len(ratio))
+    return ratio.mul_(advantage).where(inside, 0.0).mul_(-1 / len(ratio))
 
 
-class PPO(OnPolicy):
-    def __init__(self, config: PpoConfig, **arguments: Any) -> None:
-        super().__init__(config, **arguments)
-        self.config = config
+class Ppo(OnPolicy):
+    name, config = "ppo", PpoConfig
+    columns = ("logp",)
 
-    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        config = self.config
-        batch, advantage, target = self.begin(trajectories)
+    def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        config: PpoConfig = self.settings
+        batch, advantage, target = learner.begin(trajectories)
+        rows = learner.rows
         columns = [
             rows(batch.obs),
             rows(batch.action),
             rows(batch.columns["logp"]),
-            ranked(rows(advantage)) if config.rank_advantage else normalised(rows(advantage)),
+            learner.ranked(rows(advantage)) if config.rank_advantage else normalised(rows(advantage)),
             rows(target),
         ]
         for epoch in range(config.epochs):
-            order = self.shuffled(epoch, len(columns[0]))
+            order = learner.shuffled(epoch, len(columns[0]))
             minibatches = zip(
-                *(torch.split(column[order], config.minibatch) for column in columns), strict=True
+                *(learner.parts(column[order], config.minibatch) for column in columns), strict=True
             )
             for obs, action, old, adv, goal in minibatches:
-                losses = self.descend(obs, action, goal, partial(ppo_coefficient, old, adv, config.clip))
+                losses = learner.descend(obs, action, goal, partial(ppo_coefficient, old, adv, config.clip))
             # Schulman's estimate of KL(old, new), always positive; on the last minibatch, because it is dear.
             log_ratio = losses.policy.log_prob - old
             kl = (log_ratio.expm1() - log_ratio).mean().item()
             if config.target_kl and kl > config.target_kl:
                 break
-        self.end(batch.obs)
+        learner.end(batch.obs)
         return {
             **losses.metrics(),
             "kl": kl,

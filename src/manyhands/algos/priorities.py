@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from manyhands.experience import Array
+from manyhands.core.arrays import Array
 
 FAN = 16
 """Children of a node. Wide and flat: a level costs a few NumPy calls, whatever its width."""

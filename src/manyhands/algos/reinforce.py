@@ -1,38 +1,57 @@
-"""REINFORCE with a learned baseline (Williams 1992). Settings: `ReinforceConfig`. Results: benchmarks/.
+"""REINFORCE with a learned baseline (Williams 1992). Results: benchmarks/.
 
 Returns run to the end of the episode. Where a rollout ends inside one, the baseline stands in for the part
 that is not played yet, so that no step has to wait for its episode.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig, explained_variance, fixed, normalised
+from manyhands.core.checks import positive
+from manyhands.core.trajectories import Trajectory
 
-from manyhands.algos.base import OnPolicy, explained_variance, fixed, normalised, ranked, rows
-from manyhands.algos.configs import ReinforceConfig
-from manyhands.experience import Trajectory
+if TYPE_CHECKING:
+    from manyhands.algos.on_policy_learner import OnPolicyLearner
+
+
+@dataclass(frozen=True)
+class ReinforceConfig(OnPolicyConfig):
+    """REINFORCE with a baseline (Williams 1992): returns to the episode's end, one policy step a batch.
+
+    It does not correct for the lag of one version that pipelined mode has; sync mode has none.
+    """
+
+    learning_rate: float = 1e-3
+    gae_lambda: float = 1.0
+    baseline_epochs: int = 4
+    """Passes of the value network over each batch; the policy takes one."""
+    minibatch: int = 512
+    normalise_advantage: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "algo", "baseline_epochs", "minibatch")
 
 
 class Reinforce(OnPolicy):
-    def __init__(self, config: ReinforceConfig, **arguments: Any) -> None:
-        super().__init__(config, **arguments)
-        self.config = config
+    name, config = "reinforce", ReinforceConfig
 
-    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        config = self.config
-        batch, advantage, target = self.begin(trajectories)
+    def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        config: ReinforceConfig = self.settings
+        batch, advantage, target = learner.begin(trajectories)
+        rows = learner.rows
         obs, targets = rows(batch.obs), rows(target)
-
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
         if config.rank_advantage:
-            weight = ranked(weight)
+            weight = learner.ranked(weight)
         coefficient = -weight / len(weight)  # the loss is -mean A log pi
-        policy = self.descend_policy(obs, rows(batch.action), fixed(coefficient))
+        policy = learner.descend_policy(obs, rows(batch.action), fixed(coefficient))
         for epoch in range(config.baseline_epochs):
-            for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
-                error = self.descend_value(obs[part], targets[part])
-        self.end(batch.obs)
+            for part in learner.parts(learner.shuffled(epoch, len(obs)), config.minibatch):
+                error = learner.descend_value(obs[part], targets[part])
+        learner.end(batch.obs)
         return {
             "value_loss": error.square().mean().item(),
             "entropy": policy.entropy().mean().item(),

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from manyhands.algos.configs import DqnConfig
 from manyhands.algos.priorities import SumTree
 from manyhands.algos.returns import n_step
 from manyhands.algos.room import allocate
-from manyhands.algos.room import check as check_room
-from manyhands.errors import UsageError
-from manyhands.experience import Array, Layout, Trajectory
+from manyhands.core.arrays import Array
+from manyhands.core.trajectories import Layout, Trajectory
 
 SMALLEST_PRIORITY = 1e-3
 """So that what surprised nobody once can be drawn again."""
@@ -197,20 +195,6 @@ class Replay:
         if self.tree is not None:
             drawable = np.where(self.ahead > 0, state["priorities"], 0.0)
             self.tree.put(np.arange(self.tree.size), drawable)
-
-
-def check_memory(algo: DqnConfig, layout: Layout, shards: int, here: bool = True) -> None:
-    """Refuses a replay memory that is too small for its rollouts or, if it is to be `here`, too large."""
-    lanes = shards * layout.lanes
-    least = 2 * layout.steps * lanes
-    if algo.memory < least:
-        raise UsageError(
-            f"algo.memory is {algo.memory}; {lanes} lanes of {layout.steps} steps need at least {least}"
-        )
-    if here and not algo.memory_on_disk:
-        rows = lanes * slots(layout, shards, algo.memory, algo.n_step)
-        spare = lanes * (slots(layout, shards, 0, algo.n_step) + 1)
-        check_room(rows, spare, row_shape(layout), layout.obs_dtype)
 
 
 def slots(layout: Layout, shards: int, memory: int, steps: int) -> int:

@@ -4,6 +4,8 @@
 truncated there, and 0 where it terminated. `done` marks steps after which another episode begins.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -77,6 +79,12 @@ def moments(
         mean + delta * (more / total),
         square + rows_square + delta**2 * (count * more / total),
     )
+
+
+def unpack_moments(packed: NDArray[Any]) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    """Count, mean and sum of squared deviations from one vector."""
+    mean, square = packed[1:].reshape(2, -1).copy()
+    return float(packed[0]), mean, square
 
 
 def scaled(reward: Float, scale: float, limit: float) -> Float:

@@ -3,13 +3,13 @@
 import math
 import os
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from manyhands.errors import UsageError
-from manyhands.experience import Array
+from manyhands.core.arrays import Array
+from manyhands.core.errors import UsageError
+from manyhands.system.memory import free_memory
 
 RESERVE = 0.9
 """Of the free memory, what a replay memory may take."""
@@ -42,16 +42,3 @@ def allocate(shape: tuple[int, ...], dtype: str, directory: Path | None) -> Arra
         raise UsageError(
             f"algo.memory_on_disk: {wanted / 1e9:.1f} GB in {directory}: {error.strerror}"
         ) from error
-
-
-def free_memory() -> int:
-    """Bytes that this process can still get, as Linux tells; elsewhere what the machine has."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        limits.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
-    with suppress(OSError, ValueError):  # a container's own limit; the word "max" where there is none
-        group = Path("/sys/fs/cgroup")
-        used = int((group / "memory.current").read_text())
-        limits.append(int((group / "memory.max").read_text()) - used)
-    return min(limits)

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from manyhands.averaging.protocol import NAME
-from manyhands.decoding import decode
-from manyhands.errors import WireError
+from manyhands.core.decoding import decode
+from manyhands.core.errors import WireError
 
 MOST_CHILDREN = 2000
 """Children that a parent remembers. A checkpoint's header, of 1 MiB, holds the longest records of so many."""

@@ -9,14 +9,15 @@ from typing import Protocol
 
 import numpy as np
 
-from manyhands import wire
-from manyhands.algos.configs import DqnConfig, HogwildConfig
-from manyhands.algos.horizon import Horizon
 from manyhands.averaging.link import Link, Welcome
 from manyhands.averaging.maths import SMALLEST_SCALE, Feedback, absurdity, root_mean_square
-from manyhands.config import Config
-from manyhands.experience import Trajectory
-from manyhands.policy import Float32, NetSpec, Weights
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.arrays import Float32
+from manyhands.core.horizon import Horizon
+from manyhands.core.networks import NetSpec
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
 from manyhands.roles.executor import RECENT
 
 LEAST_MEMORY = 150
@@ -110,12 +111,7 @@ def own_config(welcome: Welcome, cores: int, seed: int, memory: float = math.inf
 
     Of the `memory` that it gives, its workers together hold half.
     """
-    config = welcome.config
-    collect = config.collect
-    if isinstance(config.algo, HogwildConfig):
-        collect = replace(collect, shards=cores)
-    elif cores > collect.shards and not isinstance(config.algo, DqnConfig):  # whose network knows its lanes
-        collect = replace(collect, shards=cores, lanes=max(1, collect.shards * collect.lanes // cores))
+    config: Config = welcome.config.algorithm.for_child(welcome.config, cores)
     run = replace(
         config.run,
         workers=cores,
@@ -126,9 +122,4 @@ def own_config(welcome: Welcome, cores: int, seed: int, memory: float = math.inf
         checkpoint_every=1e9,
         worker_memory=max(LEAST_MEMORY, int(min(config.run.worker_memory, memory / 1e6 / (2 * cores)))),
     )
-    algo = config.algo
-    if isinstance(algo, DqnConfig):
-        algo = replace(algo, save_memory=False)
-    if not isinstance(algo, HogwildConfig):
-        algo = replace(algo, threads=min(algo.threads, cores))
-    return replace(config, collect=collect, run=run, algo=algo)
+    return replace(config, run=run)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from manyhands import wire
+from manyhands.core import wire
 
 GRACE = 5.0
 """Seconds that a child has to answer when its connection is closed."""

@@ -11,14 +11,14 @@ from typing import Any
 import yaml
 
 from manyhands.averaging.protocol import DEFAULT_PORT, read_token, server_tls
-from manyhands.checks import require
-from manyhands.decoding import decode
-from manyhands.errors import ManyhandsError, UsageError
+from manyhands.config.resolve import read_yaml
+from manyhands.core.checks import require
+from manyhands.core.decoding import decode
+from manyhands.core.errors import ManyhandsError, UsageError
+from manyhands.core.texts import one_line
 from manyhands.runs import store
 from manyhands.runs.checkpoint import write_atomically
 from manyhands.runs.store import Run
-from manyhands.settings import read_yaml
-from manyhands.texts import one_line
 
 
 @dataclass(frozen=True)

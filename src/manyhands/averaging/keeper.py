@@ -14,17 +14,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from manyhands.agent import judge
 from manyhands.averaging.books import ParentStats
 from manyhands.averaging.protocol import AveragingConfig
-from manyhands.errors import RunError
-from manyhands.plan import Plan
-from manyhands.policy import Weights
+from manyhands.core.errors import RunError
+from manyhands.core.texts import lines
+from manyhands.core.weights import Weights
 from manyhands.runs import store
+from manyhands.runs.agent import judge
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.metrics import MetricsLog
+from manyhands.runs.plan import Plan
 from manyhands.runs.store import Run
-from manyhands.texts import lines
 
 if TYPE_CHECKING:
     from manyhands.averaging.parent import Parent

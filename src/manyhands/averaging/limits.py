@@ -7,26 +7,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from manyhands import wire
-from manyhands.algos.configs import CloneConfig, DqnConfig, HogwildConfig
-from manyhands.algos.replay import row_shape, slots
-from manyhands.algos.room import BESIDES, free_memory
-from manyhands.checks import require
-from manyhands.collect.hogwild import SharedMemory
-from manyhands.config import Config
-from manyhands.errors import RunError
-from manyhands.experience import Layout
-from manyhands.plan import COPIES_OF_BATCHES, COPIES_OF_WEIGHTS, Plan
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.checks import require
+from manyhands.core.errors import RunError
+from manyhands.hogwild.cores import SharedMemory
+from manyhands.runs.plan import COPIES_OF_BATCHES, COPIES_OF_WEIGHTS, Plan
+from manyhands.system.memory import free_memory
 
 MB = 10**6
 SHARE = 0.5
 """Of the free memory, what a child takes by default."""
 MAX_MESSAGE_MB = 64
 MAX_ENVS = 1024
-COPIES_OF_DRAWS = 3
-"""Of a batch that is drawn from a replay memory: observations, what follows them, and the network's own."""
 
 
 @dataclass(frozen=True)
@@ -83,27 +76,16 @@ def memory_parts(planned: Plan) -> dict[str, int]:
     A replay memory on disk counts as well: the disk is this machine's, too.
     """
     config, task = planned.config, planned.task
-    algo, layout, shards = config.algo, task.layout, config.collect.shards
-    row = math.prod(layout.obs_shape) * np.dtype(layout.obs_dtype).itemsize
-    drawn = 4 * math.prod(layout.obs_shape) * COPIES_OF_DRAWS
+    layout, shards = task.layout, config.collect.shards
     weights = 4 * planned.spec.size * (COPIES_OF_WEIGHTS + max(1, config.run.workers))
     parts = {"the network (net.hidden)": weights}
-    if isinstance(algo, HogwildConfig):
+    if task.cores is not None:
         parts["what its cores share (net.hidden, algo.memory)"] = SharedMemory.size(task)
-        parts["batches (algo.batch)"] = shards * algo.batch * drawn
-        return parts
-    parts["batches (collect.steps, collect.lanes)"] = shards * layout.dense_nbytes * COPIES_OF_BATCHES
-    if isinstance(algo, DqnConfig):
-        parts["a replay memory (algo.memory)"] = _replay_bytes(algo, layout, shards)
-        parts["draws from it (algo.batch)"] = algo.batch * drawn
-    elif isinstance(algo, CloneConfig):
-        parts["episodes to imitate (algo.memory)"] = algo.memory * (row + BESIDES)
+    else:
+        batches = shards * layout.dense_nbytes * COPIES_OF_BATCHES
+        parts["batches (collect.steps, collect.lanes)"] = batches
+    parts.update(config.algorithm.memory(layout, shards, planned.spec))
     return parts
-
-
-def _replay_bytes(algo: DqnConfig, layout: Layout, shards: int) -> int:
-    rows = shards * layout.lanes * slots(layout, shards, algo.memory, algo.n_step)
-    return rows * (math.prod(row_shape(layout)) * np.dtype(layout.obs_dtype).itemsize + BESIDES)
 
 
 @contextmanager

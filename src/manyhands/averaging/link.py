@@ -17,7 +17,6 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from manyhands import wire
 from manyhands.averaging.maths import LARGEST_START, LARGEST_STATISTIC, dequantise, root_mean_square
 from manyhands.averaging.protocol import (
     OVER,
@@ -29,12 +28,14 @@ from manyhands.averaging.protocol import (
     structure,
     text,
 )
-from manyhands.config import Config
-from manyhands.decoding import check_plain, decode
-from manyhands.errors import ManyhandsError, RunError, UsageError, WireError
-from manyhands.experience import Array
-from manyhands.policy import Float32, NetSpec, Weights
-from manyhands.texts import one_line
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.arrays import Array, Float32
+from manyhands.core.decoding import check_plain, decode
+from manyhands.core.errors import ManyhandsError, RunError, UsageError, WireError
+from manyhands.core.networks import NetSpec
+from manyhands.core.texts import one_line
+from manyhands.core.weights import Weights
 
 OPEN_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 60.0
@@ -86,7 +87,7 @@ def _read_config(plain: Any) -> Config:
     if not isinstance(plain, dict):
         raise WireError(f"settings that are {type(plain).__name__}")
     check_plain(plain, "the settings", MAX_SETTINGS)
-    config = Config.from_plain(plain)
+    config = Config.from_plain(plain, foreign=True)
     if one_line(config.env.id, MAX_ID) != config.env.id:
         raise WireError(f"env.id is {one_line(config.env.id, MAX_ID)}, which is no name of an environment")
     return config

@@ -6,16 +6,14 @@ from typing import Literal
 
 import numpy as np
 
-from manyhands.errors import WireError
-from manyhands.experience import Array
-from manyhands.policy import Float32
+from manyhands.core.arrays import Array, Float32
+from manyhands.core.errors import WireError
 
 Format = Literal["float32", "float16", "int8"]
 FORMATS: tuple[Format, ...] = ("float32", "float16", "int8")
 BLOCK = 1024
 """Numbers that share a scale in int8: few enough that an outlier spoils little, and scales cost little."""
 LARGEST = 127
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 LARGEST_SENT = {"float32": 1e38, "float16": float(np.finfo(np.float16).max), "int8": 1e38}
 """Magnitudes that survive each format and the rounding in it."""
 STEP_LIMIT = 10.0
@@ -33,16 +31,6 @@ MEAN_LIMIT = 1e5
 """How many deviations of its own whoever averages lets the mean of an input lie away, one being 1 at the
 least. So an input that was always 0 here, such as a score, may be tens of thousands elsewhere."""
 DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "|i1"}
-
-
-def average(mine: Float32, other: Float32, share: float) -> Float32:
-    """(1 - share) mine + share other, which is finite where both are."""
-    with np.errstate(over="ignore"):
-        result: Float32 = np.float32(1 - share) * mine + np.float32(share) * other
-    if not np.isfinite(result).all():  # the shares, rounded to float32, may add up to a little more than 1
-        exact = (1 - share) * mine.astype(np.float64) + share * other.astype(np.float64)
-        result = np.clip(exact, -FLOAT32_MAX, FLOAT32_MAX).astype(np.float32)
-    return result
 
 
 def within(mine: Float32, moved: Float32, limit: float) -> Float32:

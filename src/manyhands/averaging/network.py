@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from manyhands.errors import RunError
-from manyhands.roles.worker import die_with_parent
+from manyhands.core.errors import RunError
 from manyhands.runs.store import Run
+from manyhands.system.processes import die_with_parent
 
 ADDRESS = re.compile(r"manyhands child (wss?://\S+)")
 PREFIX = "manyhands: "
@@ -76,7 +76,7 @@ class Network:
         self.children[name] = self._start(name, "child", self.address, "--name", name, *words)
 
     def _start(self, who: str, *words: object) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "manyhands.cli", *map(str, words)]
+        command = [sys.executable, "-m", "manyhands", *map(str, words)]
         dies = partial(die_with_parent, os.getpid())  # even if this process is killed
         with self._log(who).open("ab") as log:
             return subprocess.Popen(

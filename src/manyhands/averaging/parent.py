@@ -16,14 +16,12 @@ import numpy as np
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from manyhands import wire
 from manyhands.averaging.books import MOST_CHILDREN, Child, Forgotten, ParentStats, least_missed
 from manyhands.averaging.connections import GRACE, LONGEST, Refused, answers, close, refuse, say
 from manyhands.averaging.maths import (
     SMALLEST_SCALE,
     Feedback,
     absurdity,
-    average,
     dequantise,
     root_mean_square,
     within,
@@ -43,10 +41,13 @@ from manyhands.averaging.protocol import (
     structure,
     text,
 )
-from manyhands.config import Config
-from manyhands.errors import RunError, WireError
-from manyhands.policy import Float32, NetSpec, Weights
-from manyhands.texts import one_line
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.arrays import Float32
+from manyhands.core.errors import RunError, WireError
+from manyhands.core.networks import NetSpec
+from manyhands.core.texts import one_line
+from manyhands.core.weights import Weights, average
 
 HELLO_TIMEOUT = 10.0
 """Seconds that someone who connects has to say who it is."""

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manyhands import wire
 from manyhands.averaging.maths import FORMATS, Format
-from manyhands.checks import require
-from manyhands.errors import UsageError, WireError
-from manyhands.policy import NetSpec
-from manyhands.secret_files import read_secret
+from manyhands.core import wire
+from manyhands.core.checks import require
+from manyhands.core.errors import UsageError, WireError
+from manyhands.core.networks import NetSpec
+from manyhands.system.secret_files import read_secret
 
 DEFAULT_ALGO = "a3c"
 DEFAULT_PORT = 8765

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from manyhands.collect.hogwild import SharedMemory
-from manyhands.experience import Array, Trajectory
-from manyhands.orders import Event, Fault, Notice, Order, Task, Trial, Verdict
-from manyhands.policy import Weights
+from manyhands.collect.collector import Collector
+from manyhands.core.arrays import Array
+from manyhands.core.events import Event, Fault, Notice
+from manyhands.core.orders import Order, Task, Trial, Verdict
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
+from manyhands.hogwild.cores import SharedMemory
 
 
 @dataclass(frozen=True)
@@ -79,3 +82,12 @@ class WorkerChannel(Counter, Protocol):
 
     def next_order(self) -> Order | Trial | None:
         """Waits; None when the run is over."""
+
+
+def fulfil(order: Order | Trial, channel: Counter, collector: Collector) -> None:
+    """Plays one order and sends what came of it."""
+    weights = channel.weights(order.version)
+    if isinstance(order, Trial):
+        channel.send(collector.test(order, weights))
+    else:
+        channel.send(collector.collect(order, weights, channel.arrays(order)))

@@ -7,11 +7,12 @@ from threadpoolctl import threadpool_limits
 
 from manyhands.channels.base import WorkerStatus
 from manyhands.collect.collector import Collector
-from manyhands.collect.hogwild import SharedMemory
+from manyhands.core.events import Event, Fault, Notice
+from manyhands.core.orders import NEWEST, Order, Task, Trial
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
 from manyhands.envs.make import MakeEnv
-from manyhands.experience import Trajectory
-from manyhands.orders import NEWEST, Event, Fault, Notice, Order, Task, Trial
-from manyhands.policy import Weights
+from manyhands.hogwild.cores import SharedMemory, open_core
 
 VERSIONS = 3
 
@@ -27,9 +28,10 @@ class InlineChannel:
         self.blas = threadpool_limits(1, "blas")
         self.layout = task.layout
         self.memory: SharedMemory | None = None
-        if task.hogwild is not None:
+        if task.cores is not None:
             self.memory = SharedMemory(bytearray(SharedMemory.size(task)), task)
-        self.collector = Collector(task, self.name, self._report, callable_env, memory=self.memory)
+        cores = None if self.memory is None else open_core(self.memory)
+        self.collector = Collector(task, self.name, self._report, callable_env, open_group=cores)
         self.orders: deque[Order | Trial] = deque()
         self.events: deque[Fault | Notice] = deque()
         self.versions: dict[int, Weights] = {}

@@ -28,19 +28,21 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from threadpoolctl import threadpool_limits
 
-from manyhands import wire
 from manyhands.channels.base import WorkerStatus
-from manyhands.channels.processes import player_environment
 from manyhands.collect.collector import Collector, OutOfTurnError
-from manyhands.collect.signs import BEATS, BYTES, EPISODE, LANE, NOBODY, SHARD
+from manyhands.core import wire
+from manyhands.core.arrays import Array
+from manyhands.core.errors import EnvError, ManyhandsError, RunError, UsageError
+from manyhands.core.events import Culprit, Event, Fault, Lost, Notice
+from manyhands.core.heartbeat import BEATS, BYTES, EPISODE, LANE, NOBODY, SHARD
+from manyhands.core.orders import NEWEST, Order, Task, Trial, Verdict
+from manyhands.core.texts import one_line
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
 from manyhands.envs.make import MakeEnv
-from manyhands.errors import EnvError, ManyhandsError, RunError, UsageError
-from manyhands.experience import Array, Trajectory
-from manyhands.orders import NEWEST, Culprit, Event, Fault, Lost, Notice, Order, Task, Trial, Verdict
-from manyhands.policy import Weights
-from manyhands.runs.store import try_lock
-from manyhands.runs.temporary import temporary
-from manyhands.texts import one_line
+from manyhands.system.locks import try_lock
+from manyhands.system.processes import player_environment
+from manyhands.system.temporary import temporary
 
 POLL = 0.2
 VERSIONS = 3
@@ -137,7 +139,7 @@ class Player:
 
     def fulfil(self, order: bytes, weights: bytes) -> tuple[bytes, list[bytes], str]:
         """What came of an order, what was to be reported on the way, and why the run must end, if it must."""
-        from manyhands.roles.worker import fulfil
+        from manyhands.channels.base import fulfil
 
         self.events = []
         self.latest = wire.read_weights(wire.decode(weights, "weights"), self.task.spec)

@@ -1,339 +1,45 @@
-"""Plays a policy in a shard of lanes and fills a trajectory. Knows nothing of where it runs."""
+"""Plays orders for any number of shards of one task."""
 
-import time
-import traceback
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
-
-from manyhands.collect.hogwild import HogwildShard, SharedMemory
+from manyhands.collect.episodes import Player
 from manyhands.collect.moves import MoveShard
-from manyhands.collect.player import TRIES, Player
-from manyhands.collect.signs import BEATS, EPISODE, LANE, NOBODY, SHARD, TESTING, unshared
-from manyhands.collect.streams import action_stream, env_seed
+from manyhands.collect.shard import Report, Shard
+from manyhands.core.arrays import Array
+from manyhands.core.events import Fault
+from manyhands.core.heartbeat import SHARD, TESTING, unshared
+from manyhands.core.orders import Order, Task, Trial, Verdict
+from manyhands.core.roles import Group
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
 from manyhands.envs import lto
 from manyhands.envs import make as envs
-from manyhands.errors import EnvError
-from manyhands.experience import LIFE_LOST, Array, LaneState, ShardState, Trajectory
-from manyhands.nets.build import Actor, actor
-from manyhands.orders import Fault, Notice, Order, Task, Trial, Verdict
-from manyhands.policy import Weights
+from manyhands.nets.build import actor
 
-NOISE_ROWS = 32
-"""Steps for which noise is drawn at once."""
-NOWHERE = -1
 TEST_LANES = 8
 """Episodes of a test that a worker plays side by side."""
 
-Report = Callable[[Fault | Notice], None]
+
+OpenGroup = Callable[[Task, int, str, Report, envs.MakeEnv | None, memoryview], Group]
+"""Opens a group of a task: its number, the worker, who hears of faults, a callable environment, heartbeat."""
+
+
+def play_lanes(
+    task: Task,
+    index: int,
+    worker: str,
+    report: Report,
+    callable_env: envs.MakeEnv | None,
+    progress: memoryview,
+) -> Group:
+    """A group of any environment's lanes; learn-to-optimise computes all of its lanes at once."""
+    if task.env.id == lto.ENV_ID:
+        return MoveShard(task, index, worker, report, progress)
+    return Shard(task, index, worker, report, callable_env, progress)
 
 
 class OutOfTurnError(ValueError):
     """An order for another rollout than the one that its shard comes to next."""
-
-
-class Lane:
-    """One environment and its position in its random streams."""
-
-    def __init__(self, task: Task, index: int, make_env: Callable[[], envs.Env]) -> None:
-        self.task = task
-        self.index = index  # among all lanes of the run
-        self.make_env = make_env
-        self.env = make_env()
-        self.per_seed: int = getattr(self.env.unwrapped, "episodes_per_seed", 1)
-        self.stands_at = NOWHERE  # the episode that the environment has begun by itself
-        self.episode = -1
-        self.skip: frozenset[int] = frozenset()  # episodes that brought a process down
-        self.total = 0.0
-        self.length = 0
-        self.rng: np.random.Generator
-
-    @property
-    def seed(self) -> int:
-        """Of this episode, or of a few that follow one another where a seed is dear."""
-        return env_seed(self.task.seed, self.index, self.episode - self.episode % self.per_seed)
-
-    def begin(self, episode: int) -> Any:
-        """Starts an episode and returns its first observation."""
-        self.episode = episode
-        self.total, self.length = 0.0, 0
-        self.rng = action_stream(self.task.seed, self.index, episode)
-        after_seed = episode % self.per_seed
-        goes_on = after_seed > 0 and self.stands_at == episode - 1
-        self.stands_at = NOWHERE
-        obs, _ = self.env.reset() if goes_on else self.env.reset(seed=self.seed)
-        for _ in range(0 if goes_on else after_seed):
-            obs, _ = self.env.reset()
-        self.stands_at = episode
-        return obs
-
-    def rebuild(self) -> None:
-        """A new environment in place of one that failed; the old one may fail at closing, too."""
-        self.stands_at = NOWHERE
-        envs.close(self.env)
-        self.env = self.make_env()
-
-
-class Shard:
-    """A fixed group of lanes: the forward pass always has the same batch shape, so always the same bits."""
-
-    def __init__(
-        self,
-        task: Task,
-        index: int,
-        worker: str,
-        report: Report,
-        callable_env: envs.MakeEnv | None = None,
-        progress: memoryview | None = None,
-    ) -> None:
-        self.task, self.layout = task, task.layout
-        self.index, self.worker, self.report = index, worker, report
-        self.progress = progress if progress is not None else unshared()
-        lanes = self.layout.lanes
-        self.progress[EPISODE] = NOBODY
-        self.lanes: list[Lane] = []
-        for i in range(lanes):
-            self.lanes.append(
-                Lane(task, index * lanes + i, lambda: envs.make_to_play(task.env, callable_env))
-            )
-            self.progress[BEATS] += 1
-        if len({id(lane.env.unwrapped) for lane in self.lanes}) < lanes:
-            raise EnvError(f"{task.env.id} returned the same environment twice; return a new one every time")
-        env = self.lanes[0].env
-        self.encode, self.decode = envs.codec(env, self.layout.obs_shape, self.layout.action)
-        self.life_loss = LIFE_LOST in self.layout.columns
-        self.obs = np.zeros((lanes, *self.layout.obs_shape), self.layout.obs_dtype)
-        self.sequence = 0
-
-    def begin(self) -> None:
-        """Begins the first episode of every lane, of a shard that nobody has played before."""
-        for lane in range(len(self.lanes)):
-            self._begin(lane, 0)
-
-    def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
-        """One rollout of `layout.steps` steps in every lane, written into `out`."""
-        started = time.perf_counter()
-        layout, action_spec = self.layout, self.layout.action
-        actor.load(weights.vector)
-        spread = self._spread(actor)
-        outputs = np.empty((layout.steps, layout.lanes, action_spec.outputs), np.float32)
-        noise = np.empty((layout.steps, layout.lanes, action_spec.noises), np.float32)
-        self.finals, self.episodes = 0, 0
-        out["terminated"][...] = out["truncated"][...] = False
-        if self.life_loss:
-            out[LIFE_LOST][...] = 0.0
-        for t in range(layout.steps):
-            if t % NOISE_ROWS == 0:
-                for i in range(layout.lanes):
-                    self._draw(i, t, noise)
-            out["obs"][t] = self.obs
-            with np.errstate(invalid="ignore"):  # what is not finite is found at the end, with its lane
-                outputs[t] = actor.forward(self.obs, "policy")
-            if self.task.random_lanes and action_spec.kind != "values":
-                outputs[t, : self.task.random_lanes] = 0.0
-            action = action_spec.choose(outputs[t], spread, noise[t])
-            out["action"][t] = action
-            self._step(t, self.decode(action), out, noise)
-        out["last_obs"][...] = self.obs
-        out["episode"][...] = [lane.episode for lane in self.lanes]
-        if "logp" in layout.columns:
-            out["logp"][...] = action_spec.log_prob(outputs, spread, out["action"])
-        if "q_taken" in layout.columns:
-            values = action_spec.values(outputs)
-            out["q_taken"][...] = np.take_along_axis(values, out["action"][..., None], -1)[..., 0]
-            out["q_max"][...] = values.max(-1)
-        self._check_finite(out)
-        self.sequence = sequence + 1
-        return Trajectory.from_arrays(
-            out,
-            layout.columns,
-            self.finals,
-            self.episodes,
-            shard=self.index,
-            sequence=sequence,
-            version=weights.version,
-            maker=self.worker,
-            seconds=time.perf_counter() - started,
-        )
-
-    def _spread(self, actor: Actor) -> Array:
-        """How far this shard's lanes stray from what the policy thinks best."""
-        kind = self.layout.action.kind
-        if kind == "gaussian":
-            return actor.forward(self.obs, "log_std")
-        if kind == "values":
-            first = self.index * self.layout.lanes
-            epsilon = actor.forward(self.obs, "epsilon")[first : first + self.layout.lanes].copy()
-            epsilon[: self.task.random_lanes] = 1.0
-            return epsilon
-        return np.zeros(1, np.float32)
-
-    def _step(self, t: int, actions: list[Any], out: dict[str, Array], noise: Array) -> None:
-        """Steps every lane once; an environment that raises is replaced and its episode cut."""
-        progress, encode, rows = self.progress, self.encode, self.obs
-        rewards: list[float] = []
-        envs.start([lane.env for lane in self.lanes], actions, self._about_to_step)
-        for i, lane in enumerate(self.lanes):
-            progress[LANE], progress[EPISODE] = i, lane.episode
-            progress[BEATS] += 1
-            try:
-                obs, reward, terminated, truncated, info = lane.env.step(actions[i])
-            except Exception:
-                self._fault(i, traceback.format_exc())
-                lane.rebuild()
-                rewards.append(0.0)
-                self._end(t, i, True, out, noise)
-                continue
-            try:
-                amount = float(reward)
-            except (TypeError, ValueError):
-                self._fail(i, f"its reward is {reward!r}")
-            try:
-                encode(obs, rows[i])
-            except EnvError as error:
-                self._fail(i, str(error))
-            rewards.append(amount)
-            lane.total += amount
-            lane.length += 1
-            if self.life_loss and info["life_lost"]:
-                out[LIFE_LOST][t, i] = 1.0
-            if terminated or truncated:
-                self._end(t, i, not terminated, out, noise)
-        out["reward"][t] = rewards
-
-    def _about_to_step(self, i: int) -> None:
-        self.progress[LANE], self.progress[EPISODE] = i, self.lanes[i].episode
-
-    def _end(self, t: int, i: int, cut: bool, out: dict[str, Array], noise: Array) -> None:
-        """Books a finished episode and begins the lane's next one."""
-        lane = self.lanes[i]
-        out["truncated" if cut else "terminated"][t, i] = True
-        if cut:
-            out["final_obs"][self.finals] = self.obs[i]
-            out["final_at"][self.finals] = t, i
-            self.finals += 1
-        if lane.length:
-            out["episode_return"][self.episodes] = lane.total
-            out["episode_length"][self.episodes] = lane.length
-            self.episodes += 1
-        self._begin(i, lane.episode + 1)
-        if (t + 1) % NOISE_ROWS:
-            self._draw(i, t + 1, noise)
-
-    def _draw(self, i: int, t: int, noise: Array) -> None:
-        """A lane's noise from step t to the end of the block. Drawn ahead, but no further than is played."""
-        end = min(self.layout.steps, t - t % NOISE_ROWS + NOISE_ROWS)
-        if end > t:
-            noise[t:end, i] = self.layout.action.noise(self.lanes[i].rng, end - t)
-
-    def _begin(self, i: int, episode: int) -> None:
-        """Begins an episode, or the next one that may be played."""
-        lane = self.lanes[i]
-        while episode in lane.skip:
-            episode += 1
-        self.progress[LANE], self.progress[EPISODE] = i, episode
-        for attempt in range(TRIES):
-            self.progress[BEATS] += 1
-            try:
-                obs = lane.begin(episode)
-                break
-            except Exception as error:
-                if attempt == TRIES - 1:
-                    self._fail(i, f"reset failed {TRIES} times: {type(error).__name__}: {error}")
-                self._fault(i, traceback.format_exc())
-                lane.rebuild()
-        try:
-            self.encode(obs, self.obs[i])
-        except EnvError as error:
-            self._fail(i, f"on reset {error}")
-
-    def restore(self, state: ShardState) -> None:
-        """Puts every lane where `state` says, by playing its actions again; says where that failed."""
-        replayed = [self._replay(i, lane_state) for i, lane_state in enumerate(state.lanes)]
-        self.sequence = state.sequence
-        if not state.sequence:
-            return
-        env = self.task.env.id
-        self._tell_of(state, replayed, False, f"{env} cannot be restarted exactly")
-        self._tell_of(state, replayed, True, "not all actions since their beginning are known")
-
-    def _tell_of(self, state: ShardState, replayed: list[bool], lost: bool, why: str) -> None:
-        """Of lanes whose episodes begin anew; `lost` ones were too long, or another executor's."""
-        anew = [i for i, lane in enumerate(state.lanes) if lane.lost == lost and not replayed[i]]
-        if anew:
-            lanes = ", ".join(str(self.lanes[i].index) for i in anew)
-            self.report(Notice(self.worker, f"{why}; episodes in flight begin anew in lanes {lanes}"))
-
-    def _replay(self, i: int, state: LaneState) -> bool:
-        """True when the lane stands where `state` says; else it has begun the episode after it."""
-        lane, count = self.lanes[i], len(state.actions)
-        lane.skip = frozenset(state.skip)
-        self._begin(i, state.episode)
-        if state.episode in lane.skip:
-            return True  # as was decided when it brought its process down, and told then
-        ended = False
-        try:
-            for action in state.actions:
-                self.progress[BEATS] += 1
-                obs, reward, terminated, truncated, _ = lane.env.step(self.decode(action[None])[0])
-                self.encode(obs, self.obs[i])
-                lane.total += float(reward)
-                lane.length += 1
-                ended = bool(terminated or truncated)
-                if ended:
-                    break
-        except Exception:
-            self._fault(i, traceback.format_exc())
-            lane.rebuild()
-        same = not count or (lane.length == count and not ended and np.array_equal(self.obs[i], state.obs))
-        if state.lost or not same:
-            self._begin(i, state.episode + 1)
-            return False
-        if count:
-            self.layout.action.noise(lane.rng, count)
-        return True
-
-    def _fault(self, i: int, text: str) -> None:
-        lane = self.lanes[i]
-        self.report(Fault(self.worker, self.index, lane.index, lane.episode, lane.seed, text))
-
-    def _fail(self, i: int, what: str) -> None:
-        lane = self.lanes[i]
-        raise EnvError(
-            f"{self.task.env.id} broke its contract: {what} "
-            f"(lane {lane.index}, episode {lane.episode}, step {lane.length}, seed {lane.seed})"
-        )
-
-    def _check_finite(self, out: dict[str, Array]) -> None:
-        """Once per rollout, because it costs as much as a forward pass."""
-        final_at = out["final_at"][: self.finals]
-        for name, array in (
-            ("obs", out["obs"]),
-            ("last_obs", out["last_obs"][None]),
-            ("reward", out["reward"]),
-        ):
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                t, i = np.argwhere(~np.isfinite(array))[0][:2]
-                self._fail_at(len(out["obs"]) if name == "last_obs" else int(t), int(i), name, out)
-        finals = out["final_obs"][: self.finals]
-        if not np.isfinite(finals).all():
-            t, i = final_at[np.argwhere(~np.isfinite(finals))[0][0]]
-            self._fail_at(int(t), int(i), "final_obs", out)
-
-    def _fail_at(self, t: int, i: int, name: str, out: dict[str, Array]) -> None:
-        """Names the episode that lane i played at step t, which may be long over."""
-        lane = self.lanes[i]
-        done = out["terminated"][:, i] | out["truncated"][:, i]
-        lane.episode -= int(done[t:].sum())
-        starts = np.flatnonzero(done[:t])
-        lane.length = t - (int(starts[-1]) + 1) if len(starts) else t
-        self._fail(i, f"its {'reward' if name == 'reward' else 'observation'} is not finite")
-
-    def close(self) -> None:
-        for lane in self.lanes:
-            self.progress[BEATS] += 1
-            envs.close(lane.env)
 
 
 class Collector:
@@ -346,21 +52,23 @@ class Collector:
         report: Report,
         callable_env: envs.MakeEnv | None = None,
         progress: memoryview | None = None,
-        memory: SharedMemory | None = None,
+        open_group: "OpenGroup | None" = None,
     ) -> None:
-        """`memory` is what cores that learn by themselves share."""
+        """`open_group` is given where groups learn by themselves."""
         self.task, self.worker, self.report = task, worker, report
-        self.callable_env, self.memory = callable_env, memory
+        self.callable_env, self.open_group = callable_env, open_group or play_lanes
         self.progress = progress if progress is not None else unshared()
         self.actor = actor(task.spec)
-        self.shards: dict[int, Shard | MoveShard | HogwildShard] = {}
+        self.shards: dict[int, Group] = {}
         self.player: Player | None = None
 
     def collect(self, order: Order, weights: Weights, out: dict[str, Array]) -> Trajectory:
         shard = self.shards.get(order.shard)
         self.progress[SHARD] = order.shard
         if shard is None:
-            shard = self.shards[order.shard] = self._shard(order.shard)
+            shard = self.shards[order.shard] = self.open_group(
+                self.task, order.shard, self.worker, self.report, self.callable_env, self.progress
+            )
             if order.start is None:
                 shard.begin()
         if order.start is not None:
@@ -368,15 +76,6 @@ class Collector:
         if shard.sequence != order.sequence:
             raise OutOfTurnError(f"shard {order.shard} stands at {shard.sequence}, not {order.sequence}")
         return shard.play(self.actor, weights, out, order.sequence)
-
-    def _shard(self, index: int) -> Shard | MoveShard | HogwildShard:
-        if self.memory is not None:
-            return HogwildShard(
-                self.task, index, self.worker, self.report, self.memory, self.callable_env, self.progress
-            )
-        if self.task.env.id == lto.ENV_ID:
-            return MoveShard(self.task, index, self.worker, self.report, self.progress)
-        return Shard(self.task, index, self.worker, self.report, self.callable_env, self.progress)
 
     @property
     def lanes(self) -> int:

@@ -6,14 +6,17 @@ from collections.abc import Callable
 import numpy as np
 
 from manyhands.collect import starts
-from manyhands.collect.signs import BEATS, EPISODE, LANE, unshared
-from manyhands.collect.streams import MOVES, START, mix
+from manyhands.core.arrays import Array
+from manyhands.core.errors import EnvError
+from manyhands.core.events import Fault
+from manyhands.core.heartbeat import BEATS, EPISODE, LANE, unshared
+from manyhands.core.lanes import ShardState
+from manyhands.core.orders import Task
+from manyhands.core.roles import Actor
+from manyhands.core.seeding import MOVES, START, mix
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
 from manyhands.envs.lto import Problem
-from manyhands.errors import EnvError
-from manyhands.experience import Array, ShardState, Trajectory
-from manyhands.nets.build import Actor
-from manyhands.orders import Fault, Task
-from manyhands.policy import Weights
 
 Report = Callable[[Fault], None]
 

@@ -5,8 +5,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from manyhands.collect.streams import START, mix
-from manyhands.experience import Array
+from manyhands.core.arrays import Array
+from manyhands.core.seeding import START, mix
 
 TIE = 0.02
 """Entropies in one interval of this size, in nats, count as equal. A policy's spread differs by less than

@@ -17,11 +17,11 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.error import Error as GymnasiumError
 
-from manyhands.config import EnvConfig
-from manyhands.decoding import check_plain
+from manyhands.core.decoding import check_plain
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import UsageError, WireError
+from manyhands.core.texts import one_line
 from manyhands.envs.importing import MODULE, check_pattern
-from manyhands.errors import UsageError, WireError
-from manyhands.texts import one_line
 
 CALLABLE = re.compile(rf"(?P<module>{MODULE}):(?P<name>[A-Za-z_]\w*)", re.ASCII)
 REGISTERED = re.compile(rf"(?P<module>{MODULE}):(?P<name>(?:[\w-]+/)?[\w-]+-v\d+)", re.ASCII)

@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from manyhands.errors import EnvError, UsageError, near, needs
-from manyhands.experience import Array
+from manyhands.core.arrays import Array
+from manyhands.core.errors import EnvError, UsageError, near, needs
 
 SIDE = 84
 STACK = 4

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from manyhands.texts import one_line
+from manyhands.core.texts import one_line
 
 LIMIT = 5.0
 """Seconds that an environment may take to close."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from manyhands.errors import UsageError
+from manyhands.core.errors import UsageError
 
 MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 PATTERN = re.compile(rf"{MODULE}:(\*|[A-Za-z_]\w*|(?:[\w-]+/)?[\w-]+-v\d+)", re.ASCII)

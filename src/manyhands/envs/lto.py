@@ -16,10 +16,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from manyhands.collect.streams import mix
+from manyhands.core.arrays import Array
+from manyhands.core.errors import EnvError, UsageError, near
+from manyhands.core.seeding import mix
 from manyhands.envs.importing import imported
-from manyhands.errors import EnvError, UsageError, near
-from manyhands.experience import Array
 
 ENV_ID = "manyhands/Lto-v0"
 STRATEGIES = ("random", "latin", "uncertainty")

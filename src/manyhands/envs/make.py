@@ -1,39 +1,26 @@
 """Environments: making any Gymnasium one, and describing its spaces as plain data."""
 
-import operator
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
-import numpy as np
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import Error as GymnasiumError
 from gymnasium.wrappers import TimeLimit
 
-from manyhands.config import EnvConfig
-from manyhands.envs import (
-    allowed,
-    atari,
-    lto,  # noqa: F401 (registers its environment)
-)
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import EnvError, ManyhandsError, UsageError, near, needs
+from manyhands.envs import allowed, atari
 from manyhands.envs.closing import Closer
 from manyhands.envs.importing import imported
-from manyhands.errors import EnvError, ManyhandsError, UsageError, near, needs
-from manyhands.experience import Array
-from manyhands.forks import keep_children_out
-from manyhands.policy import ActionSpec
+from manyhands.system.forks import keep_children_out
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
-
 MINATAR = "MinAtar/"
-SMALLEST_IMAGE = 3
-"""Sides of a three-dimensional observation from which on it counts as an image."""
 CLOSER = Closer()
 """Remembers which kinds of environments cannot be closed."""
 
@@ -174,188 +161,3 @@ def _unknown(env_id: str, error: GymnasiumError) -> str:
         return f"cannot make {env_id}: {' '.join(str(error).split())}"
     hint = near(env_id, known) or "; give a Gymnasium id such as LunarLander-v3, or module:callable"
     return f"there is no environment {env_id!r}{hint}"
-
-
-@dataclass(frozen=True)
-class ObsSpec:
-    """Observations as they are stored: one array of `shape` and `dtype` per lane and step."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    image: Literal["", "hwc", "chw"] = ""
-    stack: int = 1  # pictures in one observation, each of which was the last one of an earlier observation
-
-
-@dataclass(frozen=True)
-class Spaces:
-    """An environment's two spaces as plain data, and the mean return at which it calls itself solved.
-
-    With `life_loss` it reports lost lives, which learning shall treat as ends.
-    """
-
-    obs: ObsSpec
-    action: ActionSpec
-    threshold: float | None
-    life_loss: bool = False
-
-
-def describe(env: Env) -> Spaces:
-    """How a policy acts in it, beyond what the space says, is not the environment's to know."""
-    threshold = env.spec.reward_threshold if env.spec is not None else None
-    obs, action = _obs_spec(env.observation_space), _action_spec(env.action_space)
-    if isinstance(env, atari.AtariEnv):
-        return Spaces(replace(obs, stack=env.stack), action, threshold, env.life_loss)
-    return Spaces(obs, action, threshold)
-
-
-def _obs_spec(space: spaces.Space[Any]) -> ObsSpec:
-    if isinstance(space, spaces.Box) and len(space.shape) == 3:
-        channels_first = space.shape[0] < space.shape[2]
-        sides = space.shape[1:] if channels_first else space.shape[:2]
-        if min(sides) >= SMALLEST_IMAGE:
-            dtype = "|u1" if space.dtype == np.uint8 else "<f4"
-            return ObsSpec(space.shape, dtype, "chw" if channels_first else "hwc")
-    return ObsSpec((_flat_size(space, space),), "<f4")
-
-
-def _flat_size(space: spaces.Space[Any], whole: spaces.Space[Any]) -> int:
-    match space:
-        case spaces.Box() | spaces.MultiBinary():
-            return int(np.prod(space.shape))
-        case spaces.Discrete():
-            return int(space.n)
-        case spaces.MultiDiscrete():
-            return int(space.nvec.sum())
-        case spaces.Dict():
-            return sum(_flat_size(part, whole) for part in space.spaces.values())
-        case spaces.Tuple():
-            return sum(_flat_size(part, whole) for part in space.spaces)
-    inside = "" if space is whole else f" inside {type(whole).__name__}"
-    raise UsageError(
-        f"observations of type {type(space).__name__}{inside} are not supported; "
-        "Box, Discrete, MultiBinary, MultiDiscrete, and Dict or Tuple of these are "
-        "(use an ObservationWrapper)"
-    )
-
-
-def _action_spec(space: spaces.Space[Any]) -> ActionSpec:
-    match space:
-        case spaces.Discrete():
-            return ActionSpec("categorical", (int(space.n),))
-        case spaces.MultiDiscrete() if space.nvec.ndim == 1:
-            return ActionSpec("categorical", tuple(int(n) for n in space.nvec))
-        case spaces.MultiBinary() if len(space.shape) == 1:
-            return ActionSpec("categorical", (2,) * space.shape[0])
-        case spaces.Box() if np.issubdtype(np.dtype(space.dtype), np.floating):
-            low, high = (tuple(map(float, bound.reshape(-1))) for bound in (space.low, space.high))
-            return ActionSpec("gaussian", (len(low),), low, high)
-    raise UsageError(
-        f"actions of type {space} are not supported; Discrete, MultiDiscrete (one row), "
-        "MultiBinary (one row) and Box of floats are (use an ActionWrapper)"
-    )
-
-
-Encoder = Callable[[Any, Array], None]
-
-
-def codec(env: Env, shape: tuple[int, ...], action: ActionSpec) -> tuple[Encoder, Callable[[Array], Any]]:
-    """An encoder and a decoder for an environment that must still be what it was when it was described."""
-    now = describe(env)
-    if now.obs.shape != shape or not action.fits(now.action):
-        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        raise EnvError(f"{name} has other spaces here than where the run was started")
-    return encoder(env.observation_space, now.obs), decoder(env.action_space, action)
-
-
-def encoder(space: spaces.Space[Any], spec: ObsSpec) -> Encoder:
-    """A function that writes an observation of `space` into one lane's row, checking it on the way."""
-    if isinstance(space, spaces.Box):
-        shape = space.shape
-        flat = spec.shape != shape
-        kinds = "u" if spec.dtype == "|u1" else "fiub"
-        widest = 1 if spec.dtype == "|u1" else 16
-
-        def write_box(obs: Any, row: Array) -> None:
-            try:
-                if obs.shape == shape and obs.dtype.kind in kinds and obs.dtype.itemsize <= widest:
-                    row[...] = obs.reshape(-1) if flat else obs
-                    return
-            except AttributeError:
-                pass
-            raise EnvError(_mismatch(obs, space))
-
-        return write_box
-
-    if isinstance(space, spaces.Discrete):
-        count, start = int(space.n), int(space.start)
-
-        def write_discrete(obs: Any, row: Array) -> None:
-            try:
-                index = operator.index(obs) - start
-            except (TypeError, ValueError):
-                raise EnvError(_mismatch(obs, space)) from None
-            if not 0 <= index < count:
-                raise EnvError(_mismatch(obs, space))
-            row[...] = 0.0
-            row[index] = 1.0
-
-        return write_discrete
-
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return _composed(space)
-
-    def write_flat(obs: Any, row: Array) -> None:
-        if not space.contains(obs):
-            raise EnvError(_mismatch(obs, space))
-        row[...] = spaces.utils.flatten(space, obs)
-
-    return write_flat
-
-
-def _composed(space: spaces.Dict | spaces.Tuple[Any]) -> Encoder:
-    """Each part writes into its piece of the row."""
-    parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-    writers: list[tuple[Any, Encoder, int, int]] = []
-    start = 0
-    for key, part in parts:
-        end = start + _flat_size(part, space)
-        writers.append((key, encoder(part, ObsSpec((end - start,), "<f4")), start, end))
-        start = end
-
-    def write_parts(obs: Any, row: Array) -> None:
-        try:
-            pieces = [obs[key] for key, _, _, _ in writers]
-            if len(obs) != len(writers):
-                raise KeyError
-        except (KeyError, IndexError, TypeError):
-            raise EnvError(_mismatch(obs, space)) from None
-        for piece, (_, write, start, end) in zip(pieces, writers, strict=True):
-            write(piece, row[start:end])
-
-    return write_parts
-
-
-def _mismatch(obs: Any, space: spaces.Space[Any]) -> str:
-    if isinstance(obs, np.ndarray):
-        given = f"an array of shape {obs.shape} and dtype {obs.dtype}"
-    else:
-        given = f"{type(obs).__name__} {str(obs)[:60]}"
-    return f"it returned {given} where its observation space is {space}"
-
-
-def decoder(space: spaces.Space[Any], spec: ActionSpec) -> Callable[[Array], Any]:
-    """A function from stored actions [B, ...] to a list of what each lane's `step` takes."""
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return lambda action: (action + start).tolist() if start else action.tolist()
-    if isinstance(space, spaces.MultiDiscrete):
-        offset = space.start
-        return lambda action: list((action + offset).astype(space.dtype))
-    if isinstance(space, spaces.MultiBinary):
-        return lambda action: list(action.astype(space.dtype))
-    assert isinstance(space, spaces.Box)
-    shape, dtype = space.shape, space.dtype
-    # Clipped once more in the space's own precision: 0.1 as a float32 lies outside a float64's 0.1.
-    return lambda action: list(
-        np.clip(spec.to_env(action).reshape(-1, *shape).astype(dtype), space.low, space.high)
-    )

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from manyhands.envs.lto import Problem
-from manyhands.experience import Array
+from manyhands.core.arrays import Array
+from manyhands.core.networks import NetSpec
+from manyhands.core.weights import Weights
+from manyhands.envs.lto import ENV_ID, Problem
 from manyhands.lto.law import Law
 from manyhands.lto.truth import minimum
-from manyhands.policy import NetSpec, Weights
 from manyhands.runs.checkpoint import write_atomically
-from manyhands.runs.store import is_number, read_rows
+from manyhands.runs.plan import Plan
+from manyhands.runs.store import Run, is_number, read_rows
 
 EVERY = 10
 """Training steps between two measurements."""
@@ -83,3 +85,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     """The rows so far that are sound."""
     names = ("version", *(field.name for field in fields(Quality)))
     return read_rows(path, lambda row: all(is_number(row.get(name)) for name in names))
+
+
+def measure_quality(plan: Plan, run: Run, version: int) -> QualityLog | None:
+    """The error of every law of a run, where the true minimum of its functions is known: not of a user's."""
+    env = plan.config.env
+    if env.id != ENV_ID or (problem := Problem.of(env.kwargs)).imports:
+        return None
+    return QualityLog(problem, plan.spec, run.path / "quality.jsonl", version)

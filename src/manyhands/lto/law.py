@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from manyhands.core.arrays import Array
+from manyhands.core.errors import UsageError, needs
+from manyhands.core.networks import NetSpec
+from manyhands.core.weights import Weights
 from manyhands.envs.lto import ENV_ID, Problem
-from manyhands.errors import UsageError, needs
-from manyhands.experience import Array
 from manyhands.nets.numpy_net import NumpyNet
-from manyhands.policy import NetSpec, Weights
 from manyhands.runs.checkpoint import write_atomically
 from manyhands.runs.store import Run
 

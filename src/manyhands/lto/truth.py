@@ -5,9 +5,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from manyhands.core.arrays import Array
+from manyhands.core.errors import needs
 from manyhands.envs.lto import KNOWN, Problem
-from manyhands.errors import needs
-from manyhands.experience import Array
 
 Function = Callable[[Array], Array]
 """From points [N, k] to values [N]."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from manyhands.experience import Array
+from manyhands.core.arrays import Array
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-5
 

@@ -1,20 +1,13 @@
 """From settings and spaces to a NetSpec, and from a NetSpec to what acts."""
 
-from typing import Protocol
-
 import numpy as np
 
-from manyhands.config import NetConfig
-from manyhands.envs.make import ObsSpec, Spaces
-from manyhands.policy import ActionSpec, Conv, Dense, Float32, Head, NetSpec
-
-
-class Actor(Protocol):
-    """A network that only goes forward."""
-
-    def load(self, vector: Float32) -> None: ...
-
-    def forward(self, obs: Float32, head_name: str) -> Float32: ...
+from manyhands.config.settings import NetConfig
+from manyhands.core.actions import ActionSpec
+from manyhands.core.arrays import Float32
+from manyhands.core.networks import Conv, Dense, Head, NetSpec
+from manyhands.core.roles import Actor
+from manyhands.core.spaces import ObsSpec, Spaces
 
 
 def actor(spec: NetSpec) -> Actor:

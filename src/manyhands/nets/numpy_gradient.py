@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from manyhands.core.arrays import Float32
+from manyhands.core.networks import Activation, NetSpec
 from manyhands.nets.numpy_net import NORMAL_LIMIT, NumpyNet
-from manyhands.policy import Activation, Float32, NetSpec
 
 
 @dataclass(frozen=True)

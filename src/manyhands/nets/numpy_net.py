@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from manyhands.policy import Activation, Conv, Float32, NetSpec
+from manyhands.core.arrays import Float32
+from manyhands.core.networks import Activation, Conv, NetSpec
 
 NORMAL_LIMIT = 10.0
 """Normalised inputs are cut at this many deviations, in both interpreters."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from manyhands.policy import Activation
+from manyhands.core.networks import Activation
 
 MINUS_ONE = torch.tensor(-1.0)
 LARGE = 2**18

@@ -9,13 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhands.errors import RunError
-from manyhands.experience import Array
+from manyhands.core.arrays import Array, Float32
+from manyhands.core.errors import RunError
+from manyhands.core.networks import Activation, Conv, NetSpec, Parameter
+from manyhands.core.weights import average
 from manyhands.nets.numpy_net import NORMAL_LIMIT
 from manyhands.nets.torch_layers import ConvLayer, DenseHeads, DenseLayer, FreeHead, Trunk
-from manyhands.policy import Activation, Conv, Float32, NetSpec, Parameter
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+OWN = ("epsilon", "input.")
+"""Beginnings of the names of numbers that travel with the weights and are not learned."""
 KEPT = 2**30
 """Bytes up to which memory is kept."""
 
@@ -50,6 +53,13 @@ class TorchNet:
 
     def load(self, vector: Float32) -> None:
         self.flat.numpy()[...] = vector  # not through torch, which warns of read-only arrays
+
+    def mix(self, vector: Float32, share: float) -> None:
+        """Move towards `vector`, by this share of the way; all but the numbers that are not learned."""
+        own = {name: view.clone() for name, view in self.views.items() if name.startswith(OWN)}
+        self.load(average(self.vector(), vector, share))
+        for name, view in own.items():
+            self.views[name].copy_(view)
 
     def set_input_moments(self, count: float, mean: Array, square: Array) -> None:
         """Observations are shifted and scaled by their mean and sum of squared deviations from now on."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-from manyhands.errors import RunError, UsageError
-from manyhands.secret_files import read_secret
+from manyhands.core.errors import RunError, UsageError
+from manyhands.system.secret_files import read_secret
 
 START_TIMEOUT = 90.0
 STOP_TIMEOUT = 20.0
@@ -37,7 +37,6 @@ ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Addresses that mean all of this machine's, and one of them."""
 WATCH = """
 import os, shutil, signal, sys
-from manyhands.roles.broker import end_mapper
 sys.stdin.read()
 try:
     os.killpg(int(sys.argv[1]), signal.SIGKILL)

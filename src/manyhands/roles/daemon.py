@@ -16,18 +16,14 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 
-from manyhands import wire
-from manyhands.channels import shared
-from manyhands.channels.amqp_link import Address, BrokerError, Link
-from manyhands.channels.amqp_names import TO_EXECUTORS, Gone
-from manyhands.channels.processes import (
-    CRASHES,
-    FAILED,
-    describe_exit,
-    own_megabytes,
-    player_environment,
-)
-from manyhands.collect.signs import (
+from manyhands.channels.amqp.connection import Address, BrokerError, Link
+from manyhands.channels.amqp.messages import TO_EXECUTORS, Gone
+from manyhands.channels.limits import OwnLimits
+from manyhands.channels.processes import shared
+from manyhands.config.settings import RunConfig
+from manyhands.core import wire
+from manyhands.core.errors import RunError
+from manyhands.core.heartbeat import (
     BEATS,
     BUSY,
     BYTES,
@@ -40,10 +36,8 @@ from manyhands.collect.signs import (
     RUN,
     SHARD,
 )
-from manyhands.config import RunConfig
-from manyhands.errors import RunError
-from manyhands.limits import OwnLimits
-from manyhands.signals import stop_signals
+from manyhands.system.processes import CRASHES, FAILED, describe_exit, own_megabytes, player_environment
+from manyhands.system.signals import stop_signals
 
 POLL = 0.1
 GRACE = 3.0

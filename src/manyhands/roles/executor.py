@@ -10,14 +10,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from manyhands.channels.base import ExecutorChannel
-from manyhands.collect.signs import TESTING
-from manyhands.collect.streams import TEST, env_seed, mix
-from manyhands.config import Config
-from manyhands.errors import EnvError
-from manyhands.experience import Evaluation, Layout, ShardState, Trajectory
-from manyhands.orders import NEWEST, Culprit, Fault, Lost, Notice, Order, Over, Taken, Trial, Verdict
-from manyhands.policy import Weights
-from manyhands.runs.progress import Progress
+from manyhands.config.settings import Config
+from manyhands.core.errors import EnvError
+from manyhands.core.evaluation import Evaluation
+from manyhands.core.events import Culprit, Fault, Lost, Notice, Over, Taken
+from manyhands.core.heartbeat import TESTING
+from manyhands.core.lanes import ShardState
+from manyhands.core.orders import NEWEST, Order, Trial, Verdict
+from manyhands.core.seeding import TEST, env_seed, mix
+from manyhands.core.trajectories import Layout, Trajectory
+from manyhands.core.weights import Weights
+from manyhands.roles.progress import Progress
 
 POLL = 0.2
 """Seconds after which a waiting executor looks whether it should stop, and shows that it is alive."""
@@ -39,8 +42,8 @@ LOG_ROWS = 4000
 """A run of n seconds writes a row every n / LOG_ROWS seconds: a day's metrics fit on a few megabytes."""
 
 
-class Learner(Protocol):
-    """The part of an algorithm that an executor uses."""
+class Learns(Protocol):
+    """The part of a learner that an executor uses."""
 
     def learn(self, trajectories: list[Trajectory]) -> dict[str, float]: ...
 
@@ -71,7 +74,7 @@ class Executor:
         config: Config,
         layout: Layout,
         channel: ExecutorChannel,
-        learner: Learner,
+        learner: Learns,
         solved_at: float | None,
         listener: Listener,
         save: Callable[["Executor"], None],

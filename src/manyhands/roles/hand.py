@@ -8,14 +8,15 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from manyhands.channels.amqp_link import Address
-from manyhands.channels.amqp_worker import Hand, Leave
-from manyhands.collect.signs import BYTES
-from manyhands.errors import ManyhandsError
-from manyhands.exits import run_and_end
-from manyhands.limits import OwnLimits, confine
-from manyhands.roles.worker import END_GRACE, NICENESS, die_with_parent
-from manyhands.texts import one_line
+from manyhands.channels.amqp.connection import Address
+from manyhands.channels.amqp.worker import Hand, Leave
+from manyhands.channels.limits import OwnLimits, confine
+from manyhands.core.errors import ManyhandsError
+from manyhands.core.heartbeat import BYTES
+from manyhands.core.texts import one_line
+from manyhands.roles.worker import END_GRACE, NICENESS
+from manyhands.system.exits import run_and_end
+from manyhands.system.processes import die_with_parent
 
 
 def _limits(text: str) -> OwnLimits:

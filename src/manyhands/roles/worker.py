@@ -1,22 +1,22 @@
 """The generate-send loop: take an order, play it with the weights it asks for, send the trajectory."""
 
-import ctypes
 import os
 import signal
 import sys
 import traceback
 
-from manyhands.channels.base import Counter, WorkerChannel
-from manyhands.channels.processes import FAILED, WorkerSide
+from manyhands.channels.base import WorkerChannel, fulfil
+from manyhands.channels.processes.worker import WorkerSide
 from manyhands.collect.collector import Collector
-from manyhands.errors import ManyhandsError
-from manyhands.exits import run_and_end
-from manyhands.orders import Notice, Order, Trial
+from manyhands.core.errors import ManyhandsError
+from manyhands.core.events import Notice
+from manyhands.hogwild.cores import open_core
+from manyhands.system.exits import run_and_end
+from manyhands.system.processes import FAILED, die_with_parent
 
 NICENESS = 10
 """Workers give way to the learner. It is one process and they are many, so on a full machine it would get the
 smallest share and they would wait for it: CartPole-v1, 2 workers on 2 cores, trains 1.25 times as fast."""
-
 END_GRACE = 1.0
 """Seconds that threads of environments have at the end; whoever started this process waits little longer."""
 
@@ -26,15 +26,6 @@ def work(channel: WorkerChannel, collector: Collector) -> None:
     while (order := channel.next_order()) is not None:
         fulfil(order, channel, collector)
     collector.close()
-
-
-def fulfil(order: Order | Trial, channel: Counter, collector: Collector) -> None:
-    """Plays one order and sends what came of it."""
-    weights = channel.weights(order.version)
-    if isinstance(order, Trial):
-        channel.send(collector.test(order, weights))
-    else:
-        channel.send(collector.collect(order, weights, channel.arrays(order)))
 
 
 def main(arguments: list[str]) -> None:
@@ -52,7 +43,7 @@ def main(arguments: list[str]) -> None:
             channel.report,
             channel.callable_env,
             channel.progress,
-            channel.memory,
+            None if channel.memory is None else open_core(channel.memory),
         )
         channel.ready()
         work(channel, collector)
@@ -64,16 +55,6 @@ def main(arguments: list[str]) -> None:
     except Exception:
         channel.report(Notice(channel.name, f"failed by itself\n{traceback.format_exc()}"))
         sys.exit(FAILED)
-
-
-def die_with_parent(parent: int) -> None:
-    """Linux ends this process when the executor dies, even by kill -9 and even inside a hung step."""
-    if sys.platform != "linux":
-        return
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)  # it died before the line above
 
 
 if __name__ == "__main__":

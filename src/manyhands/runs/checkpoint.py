@@ -10,10 +10,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from manyhands import wire
-from manyhands.errors import ManyhandsError, RunError
-from manyhands.experience import Array, ShardState
-from manyhands.policy import ActionSpec, NetSpec, Weights
+from manyhands.core import wire
+from manyhands.core.actions import ActionSpec
+from manyhands.core.arrays import Array
+from manyhands.core.errors import ManyhandsError, RunError
+from manyhands.core.lanes import ShardState
+from manyhands.core.networks import NetSpec
+from manyhands.core.weights import Weights
 
 MESSAGE = "message"
 """The array that holds everything that is not an array, as a checksummed wire message."""

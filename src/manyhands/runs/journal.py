@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from manyhands import wire
-from manyhands.errors import RunError, WireError
-from manyhands.experience import Array, Layout, Remembered
+from manyhands.core import wire
+from manyhands.core.arrays import Array
+from manyhands.core.errors import RunError, WireError
+from manyhands.core.trajectories import Layout, Remembered
 from manyhands.runs.checkpoint import write_atomically
 
 LENGTH = struct.Struct("<Q")

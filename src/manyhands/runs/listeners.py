@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from manyhands.experience import Evaluation
+from manyhands.core.evaluation import Evaluation
 from manyhands.roles.executor import Executor, Listener
 from manyhands.runs.metrics import MetricsLog
 

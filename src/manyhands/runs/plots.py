@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter
 from numpy.typing import NDArray
 
-from manyhands.errors import RunError
+from manyhands.core.errors import RunError
 from manyhands.runs.checkpoint import write_atomically
 from manyhands.runs.store import Run
 

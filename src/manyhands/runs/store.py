@@ -10,16 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
-from manyhands.config import Config
-from manyhands.errors import RunError, UsageError, near
+from manyhands.config.resolve import read_yaml
+from manyhands.config.settings import Config
+from manyhands.core.errors import RunError, UsageError, near
+from manyhands.core.texts import one_line
 from manyhands.runs import checkpoint
 from manyhands.runs.checkpoint import Checkpoint
-from manyhands.settings import read_yaml
-from manyhands.texts import one_line
+from manyhands.system.locks import try_lock
 
 HOME = Path("runs")
 """Runs lie here, below the working directory, unless told otherwise."""
@@ -167,14 +168,6 @@ def _is_mean(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Not by `math.isfinite`, which cannot take integers of hundreds of digits."""
     return type(value) in (int, float) and -LARGEST <= value <= LARGEST
-
-
-def try_lock(file: IO[Any]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _few(names: list[str]) -> str:

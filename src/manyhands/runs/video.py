@@ -13,10 +13,10 @@ import numpy as np
 from gymnasium.error import Error as GymnasiumError
 from numpy.typing import NDArray
 
-from manyhands.agent import from_checkpoint
-from manyhands.collect.streams import TEST, action_stream, mix, trial_seed
+from manyhands.core.errors import UsageError
+from manyhands.core.seeding import TEST, action_stream, mix, trial_seed
 from manyhands.envs import make as envs
-from manyhands.errors import UsageError
+from manyhands.runs.agent import from_checkpoint
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.store import Run
 

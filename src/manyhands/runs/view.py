@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from manyhands.channels.base import WorkerStatus
-from manyhands.config import Config
-from manyhands.experience import Evaluation
+from manyhands.config.settings import Config
+from manyhands.core.evaluation import Evaluation
+from manyhands.core.texts import lines
 from manyhands.runs.store import Run
-from manyhands.texts import lines
 
 if TYPE_CHECKING:
     from manyhands.roles.executor import Executor

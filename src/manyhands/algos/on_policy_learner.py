@@ -1,0 +1,262 @@
+"""The network, optimizer and statistics that on-policy algorithms learn with."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhands.algos import returns
+from manyhands.algos.algorithm import LearnerSetup
+from manyhands.algos.distributions import Distribution, distribution
+from manyhands.algos.on_policy import Coefficient, OnPolicy, OnPolicyConfig
+from manyhands.core.arrays import Array, Float32
+from manyhands.core.seeding import LEARN, mix
+from manyhands.core.trajectories import Remembered, Trajectory
+from manyhands.core.weights import Weights
+from manyhands.nets.adam import Adam
+from manyhands.nets.torch_net import TorchNet, torch_threads
+
+CHUNK = 8192
+"""Rows of one forward pass outside of learning."""
+IMAGES = 256
+"""The same for images: what the convolutions make of them then fits a core's cache better."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Trajectories side by side along the lane axis, rewards scaled, with V of what came after each step."""
+
+    obs: Array  # [T, B, ...]
+    action: Array  # [T, B, ...]
+    reward: Array  # [T, B]
+    done: Array  # [T, B]
+    value: Array  # [T, B]
+    next_value: Array  # [T, B]
+    columns: Mapping[str, Array]  # each [T, B]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What one step saw."""
+
+    policy: Distribution
+    error: Tensor  # [N, 1], of the values
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "value_loss": self.error.square().mean().item(),
+            "entropy": self.policy.entropy().mean().item(),
+        }
+
+
+class OnPolicyLearner:
+    """The network, its optimizer, and the statistics that scale observations and rewards."""
+
+    pieces = 0  # of what is remembered
+
+    def __init__(self, algorithm: OnPolicy, setup: LearnerSetup) -> None:
+        self.algorithm = algorithm
+        self.common: OnPolicyConfig = algorithm.settings
+        self.spec, self.action = setup.spec, setup.layout.action
+        self.seed, self.horizon = setup.seed, setup.horizon
+        self.net = TorchNet(self.spec, setup.weights.vector)
+        self.version, self.steps = setup.weights.version, 0
+        self.optimizer = Adam(self.net.trained, self.net.gradient)
+        self.learning_rate = self.common.learning_rate
+        width = int(np.prod(self.spec.input_shape))
+        self.obs_moments = (0.0, np.zeros(width), np.zeros(width))
+        self.return_moments = (0.0, np.zeros(1), np.zeros(1))
+        self.running: dict[int, Array] = {}  # discounted return so far, by shard
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        with torch_threads(self.common.threads):
+            return self.algorithm.learn(self, trajectories)
+
+    def mix(self, vector: Float32, share: float) -> None:
+        self.net.mix(vector, share)
+
+    def weights(self) -> Weights:
+        return Weights(self.version, self.net.vector(), self.spec.schema)
+
+    def assemble(self, trajectories: Sequence[Trajectory]) -> Batch:
+        """Joins trajectories and evaluates every observation once.
+
+        Values come from the learner, not from the actors: one large forward pass is cheaper than many
+        small ones, and fresher.
+        """
+
+        def join(name: str) -> Array:
+            return np.concatenate([getattr(t, name) for t in trajectories], axis=1)
+
+        obs, reward, done = join("obs"), join("reward"), join("done") | join("worthless")
+        reward = returns.scaled(reward, self.common.reward_scale, self.common.reward_clip)
+        if self.common.normalise_reward:
+            reward = self._scale_reward(reward, done, trajectories)
+        value = self.evaluate(obs.reshape(-1, *self.spec.input_shape)).reshape(reward.shape)
+        last_obs = np.concatenate([t.last_obs for t in trajectories])
+        next_value = np.concatenate([value[1:], self.evaluate(last_obs)[None]])
+        first_lane = 0
+        for trajectory in trajectories:
+            if len(trajectory.final_at):
+                t, lane = trajectory.final_at.T
+                # A copy, because torch warns of the read-only arrays that come off a wire.
+                next_value[t, first_lane + lane] = self.evaluate(trajectory.final_obs.copy())
+            first_lane += trajectory.reward.shape[1]
+        next_value[join("worthless")] = 0.0
+        columns = {
+            name: np.concatenate([t.columns[name] for t in trajectories], axis=1)
+            for name in trajectories[0].columns
+        }
+        return Batch(obs, join("action"), reward, done, value, next_value, columns)
+
+    def evaluate(self, obs: Array) -> Array:
+        """V of observations [N, ...]."""
+        chunk = IMAGES if self.spec.image else CHUNK
+        with torch.inference_mode():
+            parts = [
+                self.net.forward(torch.from_numpy(obs[i : i + chunk]), "value")[0][:, 0]
+                for i in range(0, len(obs), chunk)
+            ]
+            values: Array = torch.cat(parts).numpy()
+        return values
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        """log pi(action) under the present policy, [N]."""
+        with torch.inference_mode():
+            outputs = self.net.forward(obs, "policy")[0]
+            return distribution(self.action, outputs, self.net.views.get("log_std"), action).log_prob
+
+    def _scale_reward(self, reward: Array, done: Array, trajectories: Sequence[Trajectory]) -> Array:
+        """Rewards over the deviation of the discounted return, which goes on from rollout to rollout."""
+        nothing = np.zeros(trajectories[0].reward.shape[1], np.float32)
+        before = np.concatenate([self.running.get(t.shard, nothing) for t in trajectories])
+        running = returns.discounted(reward, done, self.common.gamma, before)
+        after = np.split(running[-1] * ~done[-1], len(trajectories))
+        self.running.update({t.shard: last for t, last in zip(trajectories, after, strict=True)})
+        self.return_moments = returns.moments(*self.return_moments, running.reshape(-1, 1))
+        count, _, square = self.return_moments
+        scale = 1.0 / np.sqrt(square[0] / count + 1e-8)
+        return np.clip(reward * np.float32(scale), -10.0, 10.0)
+
+    def descend(self, obs: Tensor, action: Tensor, target: Tensor, coefficient: Coefficient) -> Losses:
+        """One step of the optimizer, for the policy and the value together.
+
+        The loss is sum_i coefficient_i log pi(a_i) - entropy mean H + value_weight mean (V - target)^2, where
+        an algorithm gives the coefficients, the gradient of its policy loss, for the log-probabilities.
+        """
+        outputs, value = self.net.forward(obs, "policy", "value")
+        self.net.gradient.zero_()
+        policy, of_outputs = self._of_policy(outputs, action, coefficient)
+        error = value - target[:, None]
+        scale = 2 * self.common.value_weight / len(obs)
+        self._apply([of_outputs, error * scale])
+        return Losses(policy, error)
+
+    def descend_policy(self, obs: Tensor, action: Tensor, coefficient: Coefficient) -> Distribution:
+        """The policy's part of `descend`."""
+        outputs = self.net.forward(obs, "policy")[0]
+        self.net.gradient.zero_()
+        policy, of_outputs = self._of_policy(outputs, action, coefficient)
+        self._apply([of_outputs])
+        return policy
+
+    def _of_policy(
+        self, outputs: Tensor, action: Tensor, coefficient: Coefficient
+    ) -> tuple[Distribution, Tensor]:
+        """The distribution, and the policy loss's gradient for the outputs; that for log_std is added."""
+        with torch.no_grad():
+            policy = distribution(self.action, outputs, self.net.views.get("log_std"), action)
+            of_outputs, of_log_std = policy.gradient(coefficient(policy.log_prob), self.common.entropy)
+            if of_log_std is not None and self.common.log_std_end is None:
+                self.net.gradient_of("log_std").add_(of_log_std)
+        return policy, of_outputs
+
+    def descend_value(self, obs: Tensor, target: Tensor) -> Tensor:
+        """The value's part of `descend`; returns its errors [N]."""
+        value = self.net.forward(obs, "value")[0]
+        error = value[:, 0] - target
+        self.net.gradient.zero_()
+        self._apply([error[:, None] * (2 * self.common.value_weight / len(obs))])
+        return error
+
+    def _apply(self, gradients: list[Tensor]) -> None:
+        """A step of the optimizer, given the gradients of the last outputs."""
+        self.net.backward(gradients)
+        self.optimizer.clip(self.common.max_grad_norm)
+        self.optimizer.step(self.learning_rate)
+
+    def begin(self, trajectories: Sequence[Trajectory]) -> tuple[Batch, Array, Array]:
+        """What every update starts with: the batch, its advantages and value targets, each [T, B]."""
+        config = self.common
+        left = self.horizon.left(self.steps, self.version)
+        if config.anneal:
+            self.learning_rate = config.learning_rate * left**config.anneal_power
+        if config.log_std_end is not None and "log_std" in self.net.views:
+            start, end = self.spec.head("log_std").gain, config.log_std_end
+            self.net.views["log_std"].fill_(end + left * (start - end))
+        batch = self.assemble(trajectories)
+        self.steps += batch.reward.size
+        advantage = returns.gae(
+            batch.reward, batch.value, batch.next_value, batch.done, config.gamma, config.gae_lambda
+        )
+        return batch, advantage, advantage + batch.value
+
+    def end(self, obs: Array) -> None:
+        """After the last one. Statistics change last, so that sync mode learns with those it played with."""
+        if self.spec.normalise:
+            self.obs_moments = returns.moments(*self.obs_moments, obs.reshape(-1, self.obs_moments[1].size))
+            self.net.set_input_moments(*self.obs_moments)
+        self.version += 1
+        self.net.check_finite(self.steps)
+
+    def shuffled(self, epoch: int, count: int) -> Tensor:
+        """An order of `count` rows that depends on the seed, the version and the epoch alone."""
+        rng = np.random.default_rng(mix(self.seed, LEARN, self.version, epoch))
+        return torch.from_numpy(rng.permutation(count))
+
+    @staticmethod
+    def rows(array: Array) -> Tensor:
+        """[T, B, ...] as a tensor [T * B, ...]; whole numbers become indices."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array.reshape(-1, *array.shape[2:])))
+        return tensor.long() if tensor.dtype == torch.int32 else tensor
+
+    @staticmethod
+    def parts(tensor: Tensor, size: int) -> tuple[Tensor, ...]:
+        """Its rows in parts of `size`; the last may be smaller."""
+        return torch.split(tensor, size)
+
+    @staticmethod
+    def ranked(advantage: Tensor) -> Tensor:
+        """What a normal distribution would have in their place, by rank."""
+        ranks = advantage.argsort(stable=True).argsort(stable=True)
+        normal: Tensor = torch.special.ndtri((ranks + 0.5) / len(ranks))
+        return normal.to(advantage.dtype)
+
+    def state(self) -> dict[str, Array]:
+        arrays = {f"adam.{name}": array for name, array in self.optimizer.state().items()}
+        for name, (count, mean, square) in (("obs", self.obs_moments), ("return", self.return_moments)):
+            arrays[f"{name}_moments"] = np.concatenate([[count], mean, square])
+        running = {f"running.{shard}": last for shard, last in self.running.items()}
+        return {"vector": self.net.vector(), "steps": np.array([self.steps]), **arrays, **running}
+
+    def remembered(self) -> None:
+        """Nothing outlives an update."""
+
+    def needed(self) -> Array:
+        return np.zeros(0)
+
+    def recall(self, pieces: Iterable[Remembered]) -> None:
+        """There are none."""
+
+    def load_state(self, version: int, state: Mapping[str, Array]) -> None:
+        self.version, self.steps = version, int(state["steps"][0])
+        self.net.load(state["vector"])
+        adam = ("mean", "square", "steps")
+        self.optimizer.load_state({name: state[f"adam.{name}"] for name in adam})
+        prefix = "running."
+        names = [name for name in state if name.startswith(prefix)]
+        self.running = {int(name.removeprefix(prefix)): state[name] for name in names}
+        self.obs_moments = returns.unpack_moments(state["obs_moments"])
+        self.return_moments = returns.unpack_moments(state["return_moments"])

@@ -1,0 +1,334 @@
+"""One connection to RabbitMQ, kept alive by a thread of its own.
+
+Heartbeats go on while a network trains or an environment is slow, because neither happens here. A lost
+connection is made again with growing pauses; what was under way on the old one is void, and `generation`
+tells which one that was.
+"""
+
+import asyncio
+import logging
+import random
+import ssl
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS, DeliveryError, PublishError
+from aiormq.exceptions import AuthenticationError, ProbableAuthenticationError
+
+from manyhands.core.errors import RunError, UsageError
+
+HEARTBEAT = 10
+"""Seconds; the broker gives a silent connection up after about two of them."""
+CONNECT_TIMEOUT = 10.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between two attempts to connect again, doubling."""
+CLOSE_TIMEOUT = 3.0
+DEEPEST = 10
+"""Causes of an error that are looked at."""
+FULL_PAUSE = 0.05
+"""Seconds before a message that a full queue refused is offered again."""
+
+
+class BrokerError(RunError):
+    """The broker does not want us, or is `absent`."""
+
+    def __init__(self, text: str, absent: bool = False) -> None:
+        super().__init__(text)
+        self.absent = absent
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the broker is. Never shown with its password."""
+
+    user: str
+    password: str
+    host: str
+    port: int
+    vhost: str
+    tls: bool
+    ca_file: str | None
+
+    @classmethod
+    def parse(cls, url: str) -> "Address":
+        example = (
+            "amqp://user:password@host:5672/ (or amqps:// for TLS, with ?ca=FILE for your own authority)"
+        )
+        try:
+            parts = urlsplit(url)
+            port, query = parts.port, parse_qs(parts.query, strict_parsing=True) if parts.query else {}
+        except ValueError:
+            raise UsageError(f"the broker's address is not of the form {example}") from None
+        if parts.scheme not in ("amqp", "amqps") or not parts.hostname or set(query) - {"ca"}:
+            raise UsageError(f"the broker's address is not of the form {example}")
+        tls = parts.scheme == "amqps"
+        return cls(
+            user=unquote(parts.username or "guest"),
+            password=unquote(parts.password or "guest"),
+            host=parts.hostname,
+            port=port or (5671 if tls else 5672),
+            vhost=unquote(parts.path[1:]) or "/",
+            tls=tls,
+            ca_file=query["ca"][0] if query else None,
+        )
+
+    def __str__(self) -> str:
+        vhost = "" if self.vhost == "/" else self.vhost
+        return f"{'amqps' if self.tls else 'amqp'}://{self.user}@{self.host}:{self.port}/{vhost}"
+
+    def __repr__(self) -> str:
+        return f"Address({self})"
+
+    @property
+    def example(self) -> str:
+        """To be typed by somebody who knows the password."""
+        return str(self).replace("@", ":PASSWORD@", 1)
+
+    def context(self) -> ssl.SSLContext | None:
+        if not self.tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:  # ssl's own errors are among them
+            raise UsageError(f"cannot read the certificate authority {self.ca_file}: {error}") from error
+
+
+Setup = Callable[["Link"], Awaitable[None]]
+
+
+class Link:
+    """`setup` declares and consumes, anew on every connection; `missing` hears of queues that are gone."""
+
+    def __init__(
+        self,
+        address: Address,
+        setup: Setup,
+        prefetch: int,
+        missing: Callable[[str], None] = lambda queue: None,
+        changed: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        for library in ("aio_pika", "aiormq"):  # what they would log is said by `changed`, in our words
+            logging.getLogger(library).setLevel(logging.CRITICAL)
+        warnings.filterwarnings("ignore", "coroutine 'Connection.close' was never awaited", RuntimeWarning)
+        self.address, self.setup, self.prefetch = address, setup, prefetch
+        self.missing, self.changed = missing, changed
+        self.context = address.context()
+        self.generation = 0
+        self.up = threading.Event()
+        self.closing = False
+        self.orderly: AbstractChannel  # keeps the order, does not wait for the broker
+        self.confirmed: AbstractChannel  # waits until the broker has the message
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="broker", daemon=True)
+        self.thread.start()
+        self.lost = asyncio.Event()
+
+    def start(self, patient: bool = False) -> None:
+        """Connects. A broker that is not there is an error, or waited for; one that refuses us is one."""
+        self._await(self._connect(patient))
+        self._later(self._keep())
+
+    def send(self, exchange: str, key: str, body: bytes, headers: Any = None) -> None:
+        """Sends in order and does not wait; lost with the connection."""
+        self._later(self._send(exchange, key, aio_pika.Message(body, headers=headers)))
+
+    def knock(self, queue: str, body: bytes) -> None:
+        """Calls `missing` when there is no such queue."""
+
+        async def knock() -> None:
+            try:
+                await self.confirmed.default_exchange.publish(aio_pika.Message(body), queue)
+            except PublishError:
+                self.missing(queue)
+
+        if self.up.is_set():
+            self._later(self._quietly(knock()))
+
+    def deliver(self, queue: str, body: bytes, identity: str, headers: Any = None) -> "Future[bool]":
+        """Sends a message that survives the broker; done once the broker has it. False: it never will."""
+        persistent = aio_pika.DeliveryMode.PERSISTENT
+        message = aio_pika.Message(body, message_id=identity, delivery_mode=persistent, headers=headers)
+        return self._later(self._deliver(queue, message))
+
+    def acknowledge(self, message: AbstractIncomingMessage, generation: int) -> None:
+        """Void when the connection that brought the message is gone: the broker brings it again."""
+
+        async def acknowledge() -> None:
+            if generation == self.generation and self.up.is_set():
+                await message.ack()
+
+        self._later(self._quietly(acknowledge()))
+
+    def depth(self, queue: str) -> "Future[int]":
+        """Messages in a queue that no one has fetched."""
+
+        async def ask() -> int:
+            declared = await self.orderly.declare_queue(queue, passive=True)
+            return int(declared.declaration_result.message_count or 0)
+
+        return self._later(ask())
+
+    def run(self, work: Coroutine[Any, Any, Any], timeout: float) -> None:
+        """Does something on the connection, if there is one, within `timeout`."""
+        try:
+            self._await(self._quietly(work), timeout)
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        if self.closing:
+            return
+        self.closing = True
+        self.run(self._shut_down(), CLOSE_TIMEOUT)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(CLOSE_TIMEOUT)
+        if not self.thread.is_alive():
+            self.loop.close()
+
+    async def _shut_down(self) -> None:
+        self.up.clear()
+        if self.generation:
+            await self._quietly(self.connection.close())
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _later(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def _await(self, work: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
+        future = self._later(work)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _quietly(self, work: Awaitable[Any]) -> None:
+        """A connection that breaks meanwhile is noticed, and made again, elsewhere."""
+        try:
+            await work
+        except CONNECTION_EXCEPTIONS:
+            return
+
+    async def _connect(self, patient: bool) -> None:
+        pause = FIRST_PAUSE
+        said = ""
+        while not self.closing:
+            try:
+                await asyncio.wait_for(self._open(), CONNECT_TIMEOUT)
+                return
+            except (TimeoutError, ssl.SSLError, *CONNECTION_EXCEPTIONS) as error:
+                found = self._explain(error)
+                if not patient or not found.absent:
+                    raise found from error
+                text = str(found)
+                if text != said:
+                    self.changed(f"{text}; trying again")
+                    said = text
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _explain(self, error: BaseException) -> BrokerError:
+        """One line that says what is wrong, out of an error that rarely does."""
+        texts: list[str] = []
+        cause: BaseException | None = error
+        while cause is not None and len(texts) < DEEPEST:  # asyncio makes chains that go round in circles
+            texts.append(f"{type(cause).__name__}: {cause}")
+            cause = cause.__cause__ or cause.__context__
+        whole = " ".join(texts)
+        where = str(self.address)
+        if isinstance(error, AuthenticationError | ProbableAuthenticationError) or "ACCESS_REFUSED" in whole:
+            return BrokerError(f"{where}: the broker refuses this user or password")
+        if "vhost" in whole or "NOT_ALLOWED" in whole or "Connection.OpenOk" in whole:
+            return BrokerError(
+                f"{where}: there is no virtual host {self.address.vhost!r}, or not for this user"
+            )
+        if "CERTIFICATE" in whole or "certificate" in whole:
+            return BrokerError(
+                f"{where}: the broker's certificate is not trusted; give its authority with ?ca=FILE"
+            )
+        if "ssl" in whole.lower():
+            return BrokerError(f"{where}: no TLS there; is it the right port?")
+        return BrokerError(f"{where}: no broker answers ({texts[0]})", absent=True)
+
+    async def _open(self) -> None:
+        address = self.address
+        self.connection = await aio_pika.connect(
+            host=address.host,
+            port=address.port,
+            login=address.user,
+            password=address.password,
+            virtualhost=address.vhost,
+            ssl=address.tls,
+            ssl_context=self.context,
+            timeout=CONNECT_TIMEOUT,
+            heartbeat=HEARTBEAT,
+        )
+        try:
+            self.lost = asyncio.Event()
+            self.connection.close_callbacks.add(lambda *_: self.lost.set())
+            self.orderly = await self.connection.channel(publisher_confirms=False)
+            self.orderly.close_callbacks.add(lambda *_: self.lost.set())
+            self.confirmed = await self.connection.channel(on_return_raises=True)
+            self.confirmed.close_callbacks.add(lambda *_: self.lost.set())
+            await self.orderly.set_qos(self.prefetch)
+            self.generation += 1
+            await self.setup(self)
+        except BaseException:
+            await self._quietly(self.connection.close())
+            raise
+        self.up.set()
+
+    async def _keep(self) -> None:
+        """Connects again whenever the connection is lost, for as long as it takes."""
+        while not self.closing:
+            await self.lost.wait()
+            self.up.clear()
+            if self.closing:
+                return
+            self.changed("the connection to the broker is lost; trying again")
+            await self._quietly(self.connection.close())
+            while not self.closing:
+                try:
+                    await self._connect(patient=True)
+                    break
+                except BrokerError as error:  # it is up, but not quite: users and hosts come last
+                    self.changed(str(error))
+                    await asyncio.sleep(LONGEST_PAUSE)
+            if not self.closing:
+                self.changed("connected to the broker again")
+
+    async def _send(self, exchange: str, key: str, message: aio_pika.Message) -> None:
+        if not self.up.is_set():
+            return
+
+        async def send() -> None:
+            target = self.orderly.default_exchange
+            if exchange:
+                target = await self.orderly.get_exchange(exchange, ensure=False)
+            await target.publish(message, key, mandatory=False)
+
+        await self._quietly(send())
+
+    async def _deliver(self, queue: str, message: aio_pika.Message) -> bool:
+        generation = self.generation
+        while generation == self.generation and self.up.is_set() and not self.closing:
+            try:
+                await self.confirmed.default_exchange.publish(message, queue)
+                return True
+            except PublishError:
+                return False  # there is no such queue, any more
+            except DeliveryError:
+                await asyncio.sleep(FULL_PAUSE)  # the queue is full
+            except CONNECTION_EXCEPTIONS:
+                return False
+        return False

@@ -1,0 +1,653 @@
+"""The executor's half of the channel over RabbitMQ.
+
+Hands, the processes of workers, join and leave at any time. A shard belongs to one hand; orders go to that
+hand's inbox, trajectories come back through the run's data_queue, everything small through its meta_queue.
+An order without a hand waits here. An answer counts only for an order that is open, by the order's own id:
+what comes twice, too late, or from another run is counted and dropped.
+"""
+
+import math
+import secrets
+import sys
+import time
+import uuid
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import yaml
+from aio_pika import ExchangeType, Message
+from aio_pika.abc import AbstractIncomingMessage
+
+from manyhands.channels.amqp.assignments import Hand, Hands
+from manyhands.channels.amqp.blame import Blame, LateDeath, given_to
+from manyhands.channels.amqp.connection import Address, Link
+from manyhands.channels.amqp.messages import (
+    HAND,
+    LONGEST_NAME,
+    TO_EXECUTORS,
+    TO_WORKERS,
+    Ask,
+    Ended,
+    Finish,
+    Gone,
+    Held,
+    Limits,
+    Names,
+    Offer,
+    Rejoin,
+    Release,
+    Released,
+    Report,
+    Settled,
+    Unplayed,
+    Wanted,
+    Words,
+    of_our_age,
+)
+from manyhands.channels.amqp.throttle import Throttle
+from manyhands.channels.base import WorkerStatus
+from manyhands.config.settings import Config
+from manyhands.core import wire
+from manyhands.core.errors import EnvError, WireError
+from manyhands.core.events import Culprit, Event, Fault, Lost, Notice, Over, Taken
+from manyhands.core.heartbeat import run_mark
+from manyhands.core.lanes import ShardState
+from manyhands.core.orders import Order, Task, Trial, Verdict
+from manyhands.core.texts import lines, one_line
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
+
+POLL = 0.2
+VERSIONS = 3
+"""Versions of the weights that a hand gets when it joins."""
+PROBE_INTERVAL, EAGER_INTERVAL = 1.0, 0.25
+"""Seconds between two probes of every inbox, and while nothing arrives. The broker removes an inbox with its
+connection, so a hand that dies is missed within this time, whatever the clocks say."""
+STARVING = 0.5
+"""Seconds of waiting for data after which inboxes are probed eagerly and silent hands are given up."""
+SILENCE = 2.0
+"""Seconds without a report, of which there is one a second, that count as silent. Twice as many for a hand
+that was given up and came back: a step of its environment may let no other thread run."""
+HEARD = 1.5
+"""Seconds in which every hand that is well reports."""
+GRACE = 0.5
+"""Seconds after a failed knock in which the hand's supervisor may still say how it died."""
+PATIENCE = 10.0
+"""Seconds between two reminders that there is no worker."""
+FAREWELL = 2.0
+"""Seconds that hands have to send their protocols at the end."""
+META_LIMIT = 10_000
+"""Messages in a meta_queue; the oldest go first, which are the ones that no longer matter."""
+
+LABEL = 100
+"""Characters of a worker's name that are shown."""
+RECENT = 10_000
+MOST_HANDS = 100_000
+MOST_EXECUTORS = 64
+NOTICE_WINDOW, MOST_NOTICES = 10.0, 100
+"""Seconds, and how many notices of hands are shown in them."""
+FOREIGN_INTERVAL = 2.0
+"""Seconds between two lines about messages that cannot be recognised."""
+REJOIN_INTERVAL = 5.0
+"""Seconds between two requests to join again, to one hand."""
+EXPIRY = 7 * 24 * 3600 * 1000
+"""Milliseconds after which the broker removes the queues of a run that was killed and never resumed."""
+
+
+@dataclass
+class Counts:
+    """Trajectories. sent by all + earlier = received + unread + shared, and received = accepted + dropped."""
+
+    received: int = 0
+    accepted: int = 0
+    acknowledged: int = 0
+    dropped: int = 0  # answers to orders that are not open: twice, too late, of another executor
+    earlier: int = 0  # of the dropped and the unread: ordered before this executor was started
+    foreign: int = 0  # messages that could not be recognised
+    shared: int = 0  # learned by another executor
+    unread: int = 0  # still in the queue when the run ended
+
+
+def label(inbox: str) -> str:
+    return one_line(inbox.removeprefix(HAND).rpartition(".")[0] or inbox, LABEL)
+
+
+class AmqpChannel:
+    plays_here = False
+
+    def __init__(self, task: Task, address: Address, run: str, config: Config) -> None:
+        shards = config.collect.shards
+        self.task, self.shards, self.names = task, shards, Names(run)
+        self.executor = uuid.uuid4().hex[:8]
+        self.hands, self.blame = Hands(), Blame()
+        self.accepted: dict[
+            str, tuple[AbstractIncomingMessage, int]
+        ] = {}  # by order id, not acknowledged yet
+        self.order_of: dict[tuple[int, int], str] = {}  # (shard, sequence): id of the accepted answer
+        self.published: dict[int, bytes] = {}
+        self.arrivals: SimpleQueue[Any] = SimpleQueue()
+        self.events: deque[Event | LateDeath] = deque()
+        self.protocols: dict[str, Report] = {}
+        self.from_hand: dict[str, int] = {}  # trajectories that came from each, over all connections
+        self.acknowledged: deque[str] = deque(maxlen=RECENT)  # orders whose trajectory was acknowledged
+        self.keys: dict[str, str] = {}  # inbox of an executor that joined: what it has to know
+        self.asked_to_rejoin: dict[str, float] = {}
+        self.mark = run_mark(run)
+        self.shared = config.run.mode == "async"  # other executors may join
+        self.notices = Throttle(NOTICE_WINDOW, MOST_NOTICES)
+        self.unrecognised = Throttle(FOREIGN_INTERVAL)
+        self.counts = Counts()
+        self.given = 0
+        self.queue_depth = 0
+        self.probed = self.reminded = time.monotonic()
+        self.starved = 0.0  # seconds of waiting since data arrived
+        self.patience: dict[str, float] = {}  # inbox of a hand that was silent: for how long it may be
+        self.finished = False
+        self.settings = config.to_plain()
+        self.limits = Limits(config.run.hang_timeout, config.run.worker_memory)
+        self.offer = b""
+        self.started = False
+        self.link = Link(address, self._declare, 2 * shards, self._missing, self._changed)
+        self.link.start(patient=True)
+        self.started = True
+
+    async def _declare(self, link: Link) -> None:
+        names, channel = self.names, link.orderly
+        fanout = ExchangeType.FANOUT
+        lobby = await channel.declare_exchange(TO_EXECUTORS, fanout, durable=True)
+        floor = await channel.declare_exchange(TO_WORKERS, fanout, durable=True)
+        # A full data_queue refuses, so workers wait; a batch of answers has room, and as much again.
+        bounded: Any = {"x-max-length": 2 * self.shards, "x-overflow": "reject-publish", "x-expires": EXPIRY}
+        newest: Any = {"x-max-length": META_LIMIT, "x-expires": EXPIRY}
+        data_queue = await channel.declare_queue(names.data_queue, durable=True, arguments=bounded)
+        meta_queue = await channel.declare_queue(names.meta_queue, durable=True, arguments=newest)
+        meta_exchange = await channel.declare_exchange(names.meta_exchange, fanout, durable=True)
+        await channel.declare_exchange(names.model_exchange, fanout, durable=True)
+        await meta_queue.bind(lobby)
+        await floor.bind(meta_exchange)
+        generation = link.generation
+
+        async def on_data(message: AbstractIncomingMessage) -> None:
+            self._hear_data(message, generation)
+
+        async def on_meta(message: AbstractIncomingMessage) -> None:
+            self._hear_meta(message)
+
+        await meta_queue.consume(on_meta, no_ack=True)
+        await data_queue.consume(on_data)
+        task = self.task.to_message()
+        # Hands join once for every epoch: again after the executor, or its connection, was a new one.
+        epoch = f"{self.executor}.{generation}"
+        offer = Offer(names.run, epoch, self.limits, dict(task.meta))
+        self.offer = wire.encode(offer.to_message("offer"))
+        await meta_exchange.publish(Message(self.offer), "", mandatory=False)
+
+    # What follows runs in the link's thread. It decodes, answers strangers, and leaves the rest to `receive`.
+
+    def _hear_data(self, message: AbstractIncomingMessage, generation: int) -> None:
+        try:
+            trajectory = wire.decode_trajectory(message.body, self.task.layout, self.task.spec.schema)
+        except WireError as error:
+            self.link.acknowledge(message, generation)
+            self.arrivals.put(("foreign", "data_queue", str(error)))
+            return
+        self.arrivals.put(("data", trajectory, message, generation))
+
+    def _hear_meta(self, message: AbstractIncomingMessage) -> None:
+        try:
+            self._hear_letter(wire.decode(message.body), message.message_id)
+        except WireError as error:
+            self.arrivals.put(("foreign", "meta_queue", str(error)))
+
+    def _hear_letter(self, heard: wire.Message, identity: str | None) -> None:
+        match heard.kind:
+            case "hello":
+                if not self.finished:
+                    self.link.send("", Report.from_message(heard).hand, self.offer)
+            case "join" | "report" | "protocol":
+                self.arrivals.put((heard.kind, Report.from_message(heard), time.monotonic()))
+            case "verdict":
+                self.arrivals.put(("verdict", identity, Verdict.from_message(heard)))
+            case "fault":
+                fault = Fault.from_message(heard)
+                shown = replace(fault, worker=one_line(fault.worker, LABEL), text=lines(fault.text))
+                self.arrivals.put(("event", shown))
+            case "notice" | "refuse":
+                words = Words.from_message(heard)
+                if self.notices.lets_through():
+                    self.arrivals.put(("event", Notice(label(words.hand), one_line(words.text))))
+            case "failed" | "breach":
+                words = Words.from_message(heard)
+                self.arrivals.put((heard.kind, words.hand, one_line(words.text)))
+            case "unplayed":
+                self.arrivals.put(("unplayed", Unplayed.from_message(heard)))
+            case "wanted":
+                self._send_weights(Wanted.from_message(heard).hand)
+            case "settled":
+                self._hear_settled(heard)
+            case "held":
+                self.arrivals.put(("held", Held.from_message(heard)))
+            case "over":
+                self.arrivals.put(("over", Ended.from_message(heard)))
+            case "ask":
+                self._answer(Ask.from_message(heard).inbox)
+            case "released":
+                released = Released.from_message(heard)
+                self.arrivals.put(("released", released.hand, released.shard))
+            case "gone":
+                self.arrivals.put(("gone", Gone.from_message(heard)))
+            case kind:
+                raise WireError(f"a message of kind {kind!r:.60}")
+
+    def _hear_settled(self, heard: wire.Message) -> None:
+        """What an executor that joined has learned from, and where the shard stands."""
+        facts = {name: fact for name, fact in heard.meta.items() if name != "shards"}
+        settled = Settled.from_message(wire.Message(heard.kind, "", facts))
+        states = list(wire.unpack_states(heard.meta, heard.arrays).values())
+        if len(states) != 1 or not states[0].fits(self.task.layout):
+            raise WireError(f"{len(states)} shards, or of another layout, where one was learned from")
+        self.arrivals.put(("settled", settled, states[0]))
+
+    def _answer(self, inbox: str) -> None:
+        """Another executor wants to join: here are the run's settings, and the key that it needs.
+
+        One that cannot be joined has no keys; the settings say why.
+        """
+        if len(self.keys) >= MOST_EXECUTORS and inbox not in self.keys:
+            return
+        key = self.keys.setdefault(inbox, secrets.token_hex(16)) if self.shared else ""
+        meta = {"run": self.names.run, "config": yaml.safe_dump(self.settings), "key": key}
+        self.link.send("", inbox, wire.encode(wire.Message("settings", "", meta)))
+
+    def _send_weights(self, hand: str) -> None:
+        for _, body in sorted(self.published.items()):
+            self.link.send("", hand, body, headers={"run": self.names.run})
+
+    def _missing(self, queue: str) -> None:
+        self.arrivals.put(("missed", queue))
+
+    def _changed(self, text: str) -> None:
+        if not self.started:  # nobody looks at events yet
+            print(f"manyhands: {one_line(text)}", file=sys.stderr, flush=True)
+        self.arrivals.put(("event", Notice("broker", one_line(text))))
+
+    # The rest runs in the executor's thread.
+
+    def publish(self, weights: Weights) -> None:
+        self.published[weights.version] = wire.encode_weights(weights)
+        for version in sorted(self.published)[:-VERSIONS]:
+            del self.published[version]
+        body = self.published[weights.version]
+        self.link.send(self.names.model_exchange, "", body, headers={"run": self.names.run})
+
+    def order(self, order: Order | Trial) -> None:
+        self.given += 1
+        identity = f"{self.executor}-{self.given}"
+        order = self.blame.as_amended(order)
+        hand = self.hands.give(order, identity)
+        if hand is None:
+            return
+        message = order.to_message()
+        meta = {**message.meta, "order": identity, "run": self.names.run}
+        raw = wire.encode(wire.Message(message.kind, message.schema, meta, message.arrays))
+        self.link.send("", hand.name, raw)
+
+    def receive(self, timeout: float) -> Event | None:
+        deadline = time.monotonic() + timeout
+        while not self.events:
+            self._look_after_hands()
+            began = time.monotonic()
+            try:
+                arrival = self.arrivals.get(timeout=max(0.0, min(deadline - began, POLL)))
+            except Empty:
+                arrival = None
+            # No more than was meant to be waited: this process may have been stopped meanwhile.
+            self.starved += min(POLL, time.monotonic() - began)
+            if arrival is not None:
+                self._handle(arrival)
+            elif time.monotonic() >= deadline:
+                return None
+        return self._told(self.events.popleft())
+
+    def _told(self, event: Event | LateDeath) -> Event | None:
+        """The event, when the executor hears of it; orders that it gives from now on are other ones."""
+        told = self._blame_late(event) if isinstance(event, LateDeath) else event
+        if isinstance(told, Lost) and told.culprit is not None:
+            self.blame.note(told.culprit, time.monotonic())
+        return told
+
+    def _blame_late(self, death: LateDeath) -> Lost | None:
+        """Who was given up had nothing to blame; what it was is known now. None where it was known already.
+
+        Orders that are with another go on. They fall to the same episode, which is no other fault, and are
+        then given without it.
+        """
+        departed, culprit = death.departed, death.culprit
+        if not self.blame.is_news(culprit, departed.orders):
+            return None
+        if not death.proven:
+            return Lost(label(departed.hand), death.reason, (), ())
+        self.blame.amend(culprit, departed.orders)
+        undone = self.hands.withdraw(culprit.shard)
+        shards = (culprit.shard,) if undone else ()
+        return Lost(label(departed.hand), death.reason, shards, undone, culprit)
+
+    def _give_up_silent_hands(self, now: float) -> None:
+        """Lets others play what a hand has that says nothing, while everybody waits for it.
+
+        Its machine sleeps, or its network is cut: the broker would notice after twenty seconds. It joins
+        again when it is back. Where nobody was heard of late, it is this executor that did not listen.
+        """
+        usable = self.hands.usable()
+        if not any(now - hand.heard < HEARD for hand in usable):
+            return
+        for hand in usable:
+            if not hand.orders or now - hand.heard <= self.patience.get(hand.name, SILENCE):
+                continue
+            if len(self.patience) < MOST_HANDS:
+                self.patience[hand.name] = 2 * self.patience.get(hand.name, SILENCE)
+            self._give_up(hand, f"it said nothing for {now - hand.heard:.1f} s")
+
+    def _handle(self, arrival: Any) -> None:
+        match arrival:
+            case ("data", Trajectory() as trajectory, message, generation):
+                self.starved = 0.0
+                self._accept(trajectory, message, generation)
+            case ("verdict", order, verdict):
+                self.starved = 0.0
+                if self._close(order) is not None:
+                    self.events.append(verdict)
+            case ("join", report, _):
+                self._join(report)
+            case ("report", report, received):
+                self._note_report(report, received)
+            case ("protocol", report, _):
+                self._keep_protocol(report)
+                self._lose(report.hand, "it left", None, fault=False)
+            case ("settled", settled, state):
+                self._settle(settled, state)
+            case ("held", held):
+                if held.key in self.keys.values():
+                    self.hands.note_held(held.orders)
+            case ("over", ended):
+                self._end(ended)
+            case ("released", hand, shard):
+                self._released(hand, shard)
+            case ("unplayed", unplayed):
+                self._unplayed(unplayed)
+            case ("gone", gone):
+                self._hand_gone(gone)
+            case ("missed", hand):
+                known = self.hands.known.get(hand)
+                if known is not None and not known.missed:
+                    known.missed = time.monotonic()
+            case ("failed", hand, text):
+                self._lose(hand, text, None)
+            case ("breach", hand, text):
+                if hand in self.hands.known:
+                    raise EnvError(text)
+            case ("event", event):
+                self.events.append(event)
+            case ("foreign", queue, text):
+                self._note_foreign(queue, text)
+
+    def _close(self, identity: str) -> Order | Trial | None:
+        """An order is answered. None for one that is not open."""
+        order = self.hands.close(identity)
+        if order is not None:
+            self.blame.answered(order)
+        return order
+
+    def _note_foreign(self, queue: str, text: str) -> None:
+        """Counted always, told at most every few seconds: whoever sends rubbish must not fill a screen."""
+        self.counts.foreign += 1
+        if self.unrecognised.lets_through():
+            total = self.unrecognised.so_far()
+            self.events.append(
+                Notice(queue, f"dropped an unrecognised message{total}: {one_line(text, 300)}")
+            )
+
+    def _note_report(self, report: Report, received: float) -> None:
+        known = self.hands.known.get(report.hand)
+        if known is not None:
+            known.update(report, received)
+            self._keep_protocol(report)
+        elif not self.finished:
+            self._ask_to_rejoin(report.hand)
+
+    def _ask_to_rejoin(self, hand: str) -> None:
+        """A hand thinks that it plays for this run, which does not know it: its joining got lost."""
+        now = time.monotonic()
+        self.asked_to_rejoin = {
+            name: when for name, when in self.asked_to_rejoin.items() if now - when < REJOIN_INTERVAL
+        }
+        if hand not in self.asked_to_rejoin and len(self.asked_to_rejoin) < RECENT:
+            self.asked_to_rejoin[hand] = now
+            self.link.send("", hand, wire.encode(Rejoin(self.names.run).to_message("rejoin")))
+
+    def _settle(self, settled: Settled, state: ShardState) -> None:
+        if settled.key not in self.keys.values():
+            self._note_foreign("meta_queue", "news from an executor that has not joined this run")
+            return
+        identity = settled.order
+        if self._is_own(identity) and identity not in self.accepted and identity not in self.acknowledged:
+            self.acknowledged.append(identity)  # what is told twice counts once
+            self.counts.shared += 1
+            self._note_maker(identity, settled.maker)
+        order = self._close(identity)
+        if isinstance(order, Order):  # else it was thought lost meanwhile, and is played again
+            self.events.append(Taken(order, settled.agent, state))
+
+    def _end(self, ended: Ended) -> None:
+        if ended.key in self.keys.values():
+            self.events.append(Over(one_line(ended.reason)))
+        else:
+            self._note_foreign("meta_queue", "the end of this run from somebody who is no executor of it")
+
+    def _hand_gone(self, gone: Gone) -> None:
+        """A death counts for the run that was being played; for all others the shards only move.
+
+        It counts once, though a process may be known by several connections or be given up already.
+        """
+        ours = gone.run == self.mark
+        guilty = Culprit(gone.shard, gone.lane, gone.episode) if gone.guilty and ours else None
+        reason = one_line(gone.reason) if ours or not gone.run else "it ended while it played for another run"
+        departed = self.blame.explain(gone.process)
+        names = [name for name in self.hands.known if name.startswith(f"{gone.process}.")]
+        fault = gone.fault and ours
+        for name in names:
+            orders = given_to(self.hands.known[name])
+            news = guilty is None or self.blame.is_news(guilty, orders)
+            self._lose(name, reason, guilty, fault=fault and news)
+            fault = False
+        if not names and departed is not None and guilty is not None:
+            self.events.append(LateDeath(departed, reason, guilty))
+
+    def _accept(self, trajectory: Trajectory, message: AbstractIncomingMessage, generation: int) -> None:
+        identity = message.message_id or ""
+        if identity in self.accepted:  # brought again by a new connection before it was acknowledged
+            self.accepted[identity] = message, generation
+            return
+        if identity in self.acknowledged:  # brought again because the broker did not hear of it
+            self.link.acknowledge(message, generation)
+            return
+        self.counts.received += 1
+        self._note_maker(identity, str(message.headers.get("hand", "")))
+        order = self._close(identity)
+        matches = isinstance(order, Order) and (order.shard, order.sequence) == (
+            trajectory.shard,
+            trajectory.sequence,
+        )
+        if not matches:
+            self.counts.dropped += 1
+            self.counts.earlier += not self._is_own(identity)
+            self.link.acknowledge(message, generation)
+            return
+        self.counts.accepted += 1
+        self.accepted[identity] = message, generation
+        self.order_of[trajectory.shard, trajectory.sequence] = identity
+        agent = str(message.headers.get("agent", ""))
+        self.events.append(of_our_age(trajectory, agent, "", max(self.published)))
+
+    def _is_own(self, identity: str) -> bool:
+        """Whether this executor gave the order, and not one that was killed before it."""
+        return identity.startswith(f"{self.executor}-")
+
+    def _note_maker(self, identity: str, hand: str) -> None:
+        """Counts an answer for the hand that sent it, if that was asked for since this executor started."""
+        if self._is_own(identity) and (hand in self.from_hand or len(self.from_hand) < MOST_HANDS):
+            self.from_hand[hand] = self.from_hand.get(hand, 0) + 1
+
+    def ack(self, trajectory: Trajectory) -> None:
+        identity = self.order_of.pop((trajectory.shard, trajectory.sequence))
+        self.acknowledged.append(identity)
+        message, generation = self.accepted.pop(identity)
+        self.counts.acknowledged += 1
+        self.link.acknowledge(message, generation)
+
+    def _keep_protocol(self, report: Report) -> None:
+        if report.hand in self.protocols or len(self.protocols) < MOST_HANDS:
+            self.protocols[report.hand] = report
+
+    def _join(self, report: Report) -> None:
+        self._lose(report.hand, "it joined again", None, fault=False)
+        if len(self.hands.known) >= MOST_HANDS:
+            return
+        self.blame.returns(report.hand)
+        waiting = self.hands.join(report)
+        self._keep_protocol(report)
+        self._send_weights(report.hand)
+        for order in waiting:
+            self.order(order)
+        self._balance()
+
+    def _balance(self) -> None:
+        for shard, name in self.hands.balance():
+            self._ask_to_release(shard, name)
+
+    def _ask_to_release(self, shard: int, name: str) -> None:
+        self.link.send("", name, wire.encode(Release(self.names.run, shard).to_message("release")))
+
+    def _released(self, name: str, shard: int) -> None:
+        undone = self.hands.release(name, shard)
+        if undone is not None:
+            reason = f"hands over shard {shard}"
+            self.events.append(Lost(label(name), reason, (shard,), undone, fault=False, moved=True))
+
+    def _unplayed(self, unplayed: Unplayed) -> None:
+        found = self.hands.unplayed(unplayed.hand, unplayed.order)
+        if found is not None:
+            shards, undone = found
+            reason = one_line(unplayed.text)  # of a malformed order a fault, so that it is not given for ever
+            self.events.append(Lost(label(unplayed.hand), reason, shards, undone, fault=unplayed.malformed))
+
+    def _give_up(self, hand: Hand, reason: str) -> None:
+        """Without blame, but its supervisor may still tell how it ended."""
+        self.blame.depart(hand)
+        self._lose(hand.name, reason, None, fault=False)
+
+    def _lose(self, name: str, reason: str, culprit: Culprit | None, fault: bool = True) -> None:
+        lost = self.hands.lose(name)
+        if lost is not None:
+            shards, undone = lost
+            self.events.append(Lost(label(name), reason, shards, undone, culprit, fault))
+            if not self.hands.known:
+                self.reminded = -math.inf  # whoever looks should know at once
+
+    def _look_after_hands(self) -> None:
+        now = time.monotonic()
+        for hand in list(self.hands.known.values()):
+            if hand.missed and now - hand.missed > GRACE:
+                # No fault of an environment that anybody knows of. A power cut takes many at once.
+                self._give_up(hand, "its connection to the broker ended")
+        starving = self.starved >= STARVING and self.link.up.is_set()
+        if now - self.probed < (EAGER_INTERVAL if starving else PROBE_INTERVAL):
+            return
+        self.probed = now
+        if starving:
+            self._give_up_silent_hands(now)
+        self._balance()
+        for shard, name in self.hands.unanswered_moves():
+            self._ask_to_release(shard, name)
+        for name, shards, undone in self.hands.overdue():
+            reason = "an order or its answer got lost, and is asked for again"
+            self.events.append(Lost(label(name), reason, shards, undone, fault=False))
+        knock = wire.encode(wire.Message("knock"))
+        for name in self.hands.known:
+            self.link.knock(name, knock)
+        if self.link.up.is_set():
+            self.link.depth(self.names.data_queue).add_done_callback(self._note_depth)
+            # Where somebody has deleted it, the broker closes the channel, and all is declared anew.
+            self.link.depth(self.names.meta_queue)
+        if self.hands.known or not self.hands.waiting:
+            self.reminded = now
+        elif now - self.reminded > PATIENCE:
+            self.reminded = now
+            self.events.append(
+                Notice(
+                    "broker", f"there is no worker; start one: manyhands worker {self.link.address.example}"
+                )
+            )
+
+    def _note_depth(self, future: Any) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self.queue_depth = future.result()
+
+    def workers(self) -> list[WorkerStatus]:
+        now = time.monotonic()
+        return [
+            WorkerStatus(
+                one_line(hand.report.worker, LABEL),
+                now - hand.heard,
+                bool(hand.orders),
+                one_line(hand.report.host, LABEL),
+                hand.speed,
+                hand.report.version,
+            )
+            for hand in self.hands.known.values()
+        ]
+
+    def backlog(self) -> int:
+        return self.queue_depth
+
+    def books(self) -> dict[str, Any]:
+        # What came from a hand that was killed is more than it had told by then.
+        sent = {name: max(r.sent, self.from_hand.get(name, 0)) for name, r in self.protocols.items()}
+        hands = {
+            one_line(name.removeprefix(HAND), LONGEST_NAME): {**report.to_plain(), "sent": sent[name]}
+            for name, report in self.protocols.items()
+        }
+        return {"trajectories": {"sent": sum(sent.values()), **asdict(self.counts)}, "hands": hands}
+
+    def finish(self, reason: str) -> None:
+        if self.finished:
+            return
+        self.finished = True
+        names = self.names
+        over = wire.encode(Finish(names.run, reason).to_message("finish"))
+        self.link.send(names.model_exchange, "", over, headers={"run": names.run})
+        deadline = time.monotonic() + FAREWELL
+        while self.hands.known and self.link.up.is_set() and (left := deadline - time.monotonic()) > 0:
+            try:
+                self._handle(self.arrivals.get(timeout=left))
+            except Empty:
+                break
+        while not self.arrivals.empty():
+            self._handle(self.arrivals.get())
+        self.link.run(self._remove(), FAREWELL)
+        self.link.close()
+
+    async def _remove(self) -> None:
+        channel, names = self.link.orderly, self.names
+        data_queue = await channel.get_queue(names.data_queue, ensure=False)
+        while (message := await data_queue.get(no_ack=True, fail=False)) is not None:
+            identity = message.message_id or ""
+            self.counts.unread += 1
+            self.counts.earlier += not self._is_own(identity)
+            self._note_maker(identity, str(message.headers.get("hand", "")))
+        for queue in (names.data_queue, names.meta_queue):
+            await channel.queue_delete(queue)
+        for exchange in (names.meta_exchange, names.model_exchange):
+            await channel.exchange_delete(exchange)

@@ -1,0 +1,150 @@
+"""What a hand keeps of one run at the broker: its task, weights and books, and the way to its executor."""
+
+import threading
+import time
+from concurrent.futures import CancelledError, Future
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from manyhands.channels.amqp.messages import Limits, Names, Wanted, Words
+from manyhands.collect.collector import Collector
+from manyhands.core import wire
+from manyhands.core.arrays import Array
+from manyhands.core.decoding import MAX_TEXT
+from manyhands.core.errors import WireError
+from manyhands.core.events import Fault, Notice
+from manyhands.core.orders import NEWEST, Order, Task, Verdict
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
+
+if TYPE_CHECKING:
+    from manyhands.channels.amqp.worker import Hand
+
+POLL = 0.2
+VERSIONS = 4
+"""Versions of the weights that a hand keeps of every run."""
+MOST_AGENTS = 64
+"""Executors of one run."""
+ASK_AGAIN = 3.0
+"""Seconds after which weights that an order needs are asked for; they, too, may get lost or be damaged."""
+WEIGHTS_TIMEOUT = 30.0
+"""Seconds that an order waits for the weights that were sent before it."""
+
+
+class ConnectionReplacedError(Exception):
+    """The connection is another one; what was under way is void."""
+
+
+class Session:
+    """A hand's part in one run; the worker's half of the channel for it."""
+
+    def __init__(self, hand: "Hand", run: str, epoch: str, task: Task, limits: Limits) -> None:
+        self.hand, self.names, self.epoch, self._task, self.limits = hand, Names(run), epoch, task, limits
+        self.report_card = hand.introduction()
+        self.versions: dict[str, dict[int, Weights]] = {"": {}}  # by agent
+        self.arrived = threading.Condition()
+        self.order_id = self.agent = ""
+        self.collector: Collector | None = None
+        self.sending: Future[bool] | None = None
+        self.unanswered: set[str] = set()  # orders that came and are not answered yet
+        self.over = False  # its executor has removed its queues
+
+    def task(self) -> Task:
+        return self._task
+
+    def hear_weights(self, message: wire.Message, agent: str) -> None:
+        weights = wire.read_weights(message, self._task.spec)
+        if agent not in self.versions and len(self.versions) >= MOST_AGENTS:
+            raise WireError(f"weights of more than {MOST_AGENTS} agents")
+        with self.arrived:
+            versions = self.versions.setdefault(agent, {})
+            versions[weights.version] = weights
+            for version in sorted(versions)[:-VERSIONS]:
+                del versions[version]
+            self.arrived.notify_all()
+
+    def weights(self, version: int) -> Weights:
+        began = asked = time.monotonic()
+        with self.arrived:
+            while True:
+                versions = self.versions.get(self.agent) or self.versions[""]
+                if version == NEWEST and versions:
+                    return versions[max(versions)]
+                if version in versions:
+                    return versions[version]
+                self.hand.wait_a_moment()
+                now = time.monotonic()
+                if now - began > WEIGHTS_TIMEOUT:
+                    raise WireError(f"weights of version {version} never came")
+                if now - asked > ASK_AGAIN:
+                    asked = now
+                    self.ask_for_weights()
+                self.arrived.wait(POLL)
+
+    def ask_for_weights(self) -> None:
+        self.tell(Wanted(self.hand.inbox).to_message("wanted"))
+
+    def arrays(self, order: Order) -> dict[str, Array]:
+        return self._task.layout.allocate()
+
+    def send(self, made: Trajectory | Verdict) -> None:
+        """Waits for the one before: a full queue holds its maker up."""
+        link = self.hand.link
+        if isinstance(made, Verdict):
+            sending = link.deliver(self.names.meta_queue, wire.encode(made.to_message()), self.order_id)
+            self._forget_when_delivered(sending, self.order_id)
+            return
+        began = time.monotonic()
+        self.settle()
+        card = self.report_card
+        self.report_card = replace(
+            card,
+            steps=card.steps + made.steps,
+            episodes=card.episodes + len(made.episode_return),
+            return_sum=card.return_sum + float(made.episode_return.sum()),
+            playing=card.playing + made.seconds,
+            blocked=card.blocked + time.monotonic() - began,
+            version=made.version,
+        )
+        pictures = self._task.layout.obs_dtype == "|u1"  # a screen takes a fiftieth of its room
+        raw = wire.encode_trajectory(made, self._task.spec.schema, compress=pictures)
+        headers = {"agent": self.agent, "hand": self.hand.inbox}
+        self.sending = link.deliver(self.names.data_queue, raw, self.order_id, headers)
+        self._forget_when_delivered(self.sending, self.order_id)
+
+    def _forget_when_delivered(self, sending: "Future[bool]", order: str) -> None:
+        """Until then its executor is told that the order is here."""
+        sending.add_done_callback(lambda _: self.unanswered.discard(order))
+
+    def settle(self) -> None:
+        """Waits until the broker has what was sent last."""
+        while self.sending is not None:
+            try:
+                delivered = self.sending.result(POLL)
+            except TimeoutError:
+                self.hand.wait_a_moment()
+                continue
+            except CancelledError:  # with its connection, which said nothing any more
+                raise ConnectionReplacedError from None
+            self.sending = None
+            self.report_card = replace(self.report_card, sent=self.report_card.sent + delivered)
+
+    def report(self, event: Fault | Notice) -> None:
+        message = event.to_message() if isinstance(event, Fault) else self._words("notice", event.text)
+        self.tell(message)
+
+    def tell(self, message: wire.Message) -> None:
+        self.hand.link.send("", self.names.meta_queue, wire.encode(message))
+
+    def say(self, kind: str, text: str) -> None:
+        self.tell(self._words(kind, text))
+
+    def _words(self, kind: str, text: str) -> wire.Message:
+        return Words(self.hand.inbox, text[:MAX_TEXT]).to_message(kind)
+
+    def open(self, progress: memoryview) -> None:
+        self.collector = Collector(self._task, self.hand.worker, self.report, None, progress)
+
+    def close(self) -> None:
+        if self.collector is not None:
+            self.collector.close()

@@ -1,0 +1,404 @@
+"""The worker's half of the channel over RabbitMQ: one hand, which plays for every run that wants it.
+
+A hand knows nothing but the broker. It says hello in the lobby, joins every run that makes an offer it can
+play, and plays their orders in the order they come. When its connection breaks it forgets everything and
+joins anew; the executors have noticed by then and have given its orders to others.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from aio_pika import ExchangeType
+from aio_pika.abc import AbstractIncomingMessage
+
+from manyhands.channels.amqp.connection import Address, Link
+from manyhands.channels.amqp.messages import (
+    MOST_OPEN,
+    TO_EXECUTORS,
+    TO_WORKERS,
+    Finish,
+    Names,
+    Offer,
+    Rejoin,
+    Release,
+    Released,
+    Report,
+    Unplayed,
+    check_name,
+)
+from manyhands.channels.amqp.session import WEIGHTS_TIMEOUT, ConnectionReplacedError, Session
+from manyhands.channels.amqp.throttle import Throttle
+from manyhands.channels.limits import OwnLimits
+from manyhands.collect.collector import OutOfTurnError
+from manyhands.core import wire
+from manyhands.core.decoding import MAX_TEXT
+from manyhands.core.errors import EnvError, ManyhandsError, UsageError, WireError
+from manyhands.core.heartbeat import (
+    BEATS,
+    BUSY,
+    CHECKING,
+    EPISODE,
+    HANG_TIMEOUT,
+    MEMORY,
+    NOBODY,
+    RUN,
+    SHARD,
+    TESTING,
+    run_mark,
+    unshared,
+)
+from manyhands.core.orders import Order, Task, Trial
+from manyhands.core.texts import one_line
+from manyhands.envs import make as envs
+
+POLL = 0.2
+HELLO_INTERVAL = 5.0
+"""Seconds between two questions for runs that a hand does not know of."""
+REPORT_INTERVAL = 1.0
+PREFETCH = 100
+"""Messages on their way to an inbox."""
+MOST_RUNS = 64
+"""Runs that a hand plays for at the same time."""
+MOST_TODO = 10_000
+MOST_REFUSED = 10_000
+UNRECOGNISED_INTERVAL = 2.0
+"""Seconds between two lines about messages that cannot be recognised."""
+
+
+class Leave(BaseException):
+    """Asked to go; not an Exception, so that no environment's fault handling swallows it."""
+
+
+class Hand:
+    def __init__(
+        self,
+        address: Address,
+        worker: str,
+        process: str,
+        allowed: list[str],
+        progress: memoryview | None,
+        once: bool = False,
+        say: Callable[[str], None] = print,
+        limits: OwnLimits | None = None,
+        refused_runs: Iterable[int] = (),
+    ) -> None:
+        """`refused_runs`: marks of runs whose environments brought down a process when they were made."""
+        self.worker, self.process, self.allowed = worker, process, allowed
+        self.limits, self.refused_runs = limits or OwnLimits(), frozenset(refused_runs)
+        self.progress, self.once, self.say = unshared() if progress is None else progress, once, say
+        self.inbox = ""
+        self.generation = 0
+        self.sessions: dict[str, Session] = {}
+        self.refused: set[str] = set()  # epochs of runs that it cannot play, or that are over
+        self.todo: SimpleQueue[Any] = SimpleQueue()
+        self.unrecognised = Throttle(UNRECOGNISED_INTERVAL)
+        self.leaving = False
+        self.link = Link(address, self._declare, PREFETCH, self._missing, say)
+        self.link.start(patient=True)
+        self.progress[BEATS] += 1  # the broker takes us
+
+    def introduction(self) -> Report:
+        return Report(self.inbox, self.worker, socket.gethostname(), os.getpid())
+
+    async def _declare(self, link: Link) -> None:
+        generation = link.generation
+        self.inbox = f"{self.process}.{generation}"
+        inbox = await link.orderly.declare_queue(self.inbox, exclusive=True, auto_delete=True)
+        await link.orderly.declare_exchange(TO_EXECUTORS, ExchangeType.FANOUT, durable=True)
+        floor = await link.orderly.declare_exchange(TO_WORKERS, ExchangeType.FANOUT, durable=True)
+        await inbox.bind(floor)
+
+        async def on_message(message: AbstractIncomingMessage) -> None:
+            self._hear(message, generation)
+
+        await inbox.consume(on_message, no_ack=True)
+        self.reporting = asyncio.create_task(self._report(generation))
+
+    async def _report(self, generation: int) -> None:
+        """Every second, whatever the environments do."""
+        while generation == self.link.generation and not self.link.closing:
+            for session in list(self.sessions.values()):
+                if session.collector is not None:
+                    report = replace(session.report_card, open=tuple(session.unanswered)[:MOST_OPEN])
+                    self.link.knock(session.names.meta_queue, wire.encode(report.to_message("report")))
+            await asyncio.sleep(REPORT_INTERVAL)
+
+    def _missing(self, queue: str) -> None:
+        """In the link's thread: a run whose queue is gone is over, even if nobody said so."""
+        for session in list(self.sessions.values()):
+            if session.names.meta_queue == queue and not session.over:
+                session.over = True
+                finish = Finish(session.names.run, "its queues are gone").to_message("finish")
+                self.todo.put((self.link.generation, finish))
+
+    def _hear(self, message: AbstractIncomingMessage, generation: int) -> None:
+        """In the link's thread: weights are put where they belong, all else waits its turn."""
+        session = self.sessions.get(str(message.headers.get("run")))
+        try:
+            if len(message.body) > self.limits.message_bytes:
+                raise WireError(f"a message of {len(message.body):,} bytes; see --max-message")
+            heard = wire.decode(message.body)
+            if heard.kind == "weights":
+                if session is not None:
+                    session.hear_weights(heard, str(message.headers.get("agent", "")))
+            elif heard.kind != "knock" and self.todo.qsize() < MOST_TODO:
+                self._note_order(heard)
+                self.todo.put((generation, heard))
+        except WireError as error:
+            if self.unrecognised.lets_through():
+                total = self.unrecognised.so_far()
+                text = f"dropped an unrecognised message{total}: {one_line(error, 300)}"
+                self.say(text)
+                if session is not None:  # such as weights that were damaged on their way
+                    session.say("notice", text)
+                    session.ask_for_weights()
+
+    def _note_order(self, heard: wire.Message) -> None:
+        """What has come but waits its turn is not lost; reports say so."""
+        session = self.sessions.get(str(heard.meta.get("run")))
+        if session is not None and heard.kind in ("order", "trial"):
+            with suppress(WireError):  # told when its turn comes
+                session.unanswered.add(check_name(heard.meta.get("order")))
+
+    def wait_a_moment(self) -> None:
+        """A sign of life of somebody who waits for the broker; what was under way may be void meanwhile."""
+        self.progress[BEATS] += 1
+        if self.generation != self.link.generation or not self.link.up.is_set():
+            raise ConnectionReplacedError
+
+    def serve(self) -> None:
+        """Until told to leave; with `once`, until the first run is over."""
+        asked = 0.0
+        while not self.leaving:
+            if self.generation != self.link.generation:
+                self._forget()
+                asked = 0.0
+            if self.link.up.is_set() and time.monotonic() - asked > HELLO_INTERVAL:
+                asked = time.monotonic()
+                self.link.send(TO_EXECUTORS, "", wire.encode(self.introduction().to_message("hello")))
+            began = time.monotonic()
+            try:
+                generation, message = self.todo.get(timeout=POLL)
+            except Empty:
+                self._note_idle(began)
+                continue
+            self._note_idle(began)
+            if generation != self.link.generation:
+                continue
+            try:
+                self._do(message)
+            except ConnectionReplacedError:
+                continue
+            except WireError as error:  # nobody waits for an answer
+                if self.unrecognised.lets_through():
+                    total = self.unrecognised.so_far()
+                    self.say(f"dropped a message that makes no sense here{total}: {error}")
+
+    def _note_idle(self, began: float) -> None:
+        for session in self.sessions.values():
+            card = session.report_card
+            session.report_card = replace(card, idle=card.idle + time.monotonic() - began)
+
+    def _forget(self) -> None:
+        """A new connection: no executor knows this hand any more."""
+        self.generation = self.link.generation
+        for session in self.sessions.values():
+            self._close(session)
+        self.sessions.clear()
+        self.refused.clear()
+
+    def _do(self, message: wire.Message) -> None:
+        match message.kind:
+            case "offer":
+                self._consider(message)
+            case "order" | "trial":
+                session = self.sessions.get(str(message.meta.get("run")))
+                if session is not None:
+                    self._play(session, message)
+            case "release":
+                release = Release.from_message(message)
+                if (session := self.sessions.get(release.run)) is not None:
+                    self._release(session, release.shard)
+            case "rejoin":
+                self._rejoin(Rejoin.from_message(message).run)
+            case "finish":
+                finish = Finish.from_message(message)
+                self._finish(finish.run, finish.reason)
+            case kind:
+                raise WireError(f"a message of kind {kind!r:.60}")
+
+    def _consider(self, message: wire.Message) -> None:
+        offer = Offer.from_message(message)
+        run, epoch = offer.run, offer.epoch
+        known = self.sessions.get(run)
+        if (known is not None and known.epoch == epoch) or epoch in self.refused:
+            return
+        if known is not None:
+            self._close(self.sessions.pop(run))
+        if len(self.refused) > MOST_REFUSED:
+            self.refused.clear()
+        task = Task.from_message(wire.Message("task", "", offer.task))
+        session = Session(self, run, epoch, task, offer.limits)
+        try:
+            self._check_offer(session)
+            self._join(session)
+        except ManyhandsError as error:
+            self.refused.add(epoch)
+            self.say(f"{run}: {error}")
+            session.say("refuse", f"cannot play: {error}")
+
+    def _check_offer(self, session: Session) -> None:
+        """Refuses what this machine's owner does not allow, before any of it is made."""
+        task, mark = session.task(), run_mark(session.names.run)
+        if mark in self.refused_runs:
+            raise UsageError(f"{task.env.id} brought down a process of this worker when it was made")
+        if len(self.sessions) >= MOST_RUNS:
+            raise UsageError(f"this worker plays for {MOST_RUNS} runs already")
+        self.limits.check(task, [each.task() for each in self.sessions.values()], self._lanes())
+        with self._watched(session):
+            self.progress[SHARD], self.progress[EPISODE] = CHECKING, -1
+            envs.check_imports(task.env, self.allowed)
+            envs.close(envs.make(task.env))
+
+    def _lanes(self) -> int:
+        """Environments that this process holds, of all runs."""
+        return sum(each.collector.lanes for each in self.sessions.values() if each.collector is not None)
+
+    def _rejoin(self, run: str) -> None:
+        """Its executor does not know this hand, though it should: some message got lost."""
+        session = self.sessions.pop(run, None)
+        if session is not None:
+            self._close(session)
+            self._join(Session(self, run, session.epoch, session.task(), session.limits))
+
+    def _join(self, session: Session) -> None:
+        session.open(self.progress)
+        self.sessions[session.names.run] = session
+        self.link.run(self._bind(session.names), WEIGHTS_TIMEOUT)
+        session.report_card = replace(session.report_card, hand=self.inbox)
+        session.tell(session.report_card.to_message("join"))
+        self.say(f"plays {session.task().env.id} for {session.names.run}")
+
+    async def _bind(self, names: Names) -> None:
+        inbox = await self.link.orderly.get_queue(self.inbox, ensure=False)
+        await inbox.bind(names.model_exchange)
+
+    def _play(self, session: Session, message: wire.Message) -> None:
+        from manyhands.channels.base import fulfil
+
+        session.order_id = check_name(message.meta.get("order"))
+        try:
+            order = _read_order(message, session.task())
+        except WireError as error:
+            self._answer_unplayed(session, str(error), malformed=True)
+            raise
+        session.agent = getattr(order, "agent", "")
+        assert session.collector is not None
+        if isinstance(order, Order) and order.shard not in session.collector.shards:
+            try:
+                self.limits.check(session.task(), lanes=self._lanes())
+            except UsageError as error:  # others may have room for it
+                session.say("refuse", f"cannot play so much: {error}")
+                self._finish(session.names.run, f"leaves it: {error}")
+                return
+        with self._accounting_for(session):
+            fulfil(order, session, session.collector)
+
+    def _answer_unplayed(self, session: Session, text: str, malformed: bool = False) -> None:
+        """Tells the executor that an order is not played, and reports no more that it is here."""
+        session.unanswered.discard(session.order_id)
+        answer = Unplayed(self.inbox, session.order_id, text[:MAX_TEXT], malformed)
+        session.tell(answer.to_message("unplayed"))
+
+    def _release(self, session: Session, shard: int) -> None:
+        with self._accounting_for(session):
+            assert session.collector is not None
+            session.collector.drop(shard)
+            session.settle()
+            session.tell(Released(self.inbox, shard).to_message("released"))
+
+    @contextmanager
+    def _watched(self, session: Session) -> Iterator[None]:
+        """While code of an environment runs: its supervisor knows for whom, and what is allowed."""
+        self.progress[HANG_TIMEOUT] = int(1000 * session.limits.hang_timeout)
+        allowed = max(
+            [session.limits.worker_memory, *(s.limits.worker_memory for s in self.sessions.values())]
+        )
+        self.progress[MEMORY] = allowed
+        self.progress[RUN] = run_mark(session.names.run)
+        self.progress[SHARD], self.progress[EPISODE] = TESTING, NOBODY  # until an episode is played
+        self.progress[BUSY] = 1
+        try:
+            yield
+        except (Exception, Leave):
+            self.progress[BUSY] = 0
+            raise
+        self.progress[BUSY] = 0  # but not where an environment ends the process, as by sys.exit()
+
+    def _close(self, session: Session) -> None:
+        """Closes its environments. Hanging in that is noticed like hanging in a step."""
+        with self._watched(session):
+            session.close()
+
+    @contextmanager
+    def _accounting_for(self, session: Session) -> Iterator[None]:
+        """Whatever goes wrong meanwhile, the executor hears of it, because it waits for an answer."""
+        try:
+            with self._watched(session):
+                yield
+        except OutOfTurnError as error:  # one given before this hand forgot the shard, or it never had it
+            self._answer_unplayed(session, str(error))
+        except ConnectionReplacedError:
+            raise
+        except (EnvError, UsageError) as error:  # it broke its contract, as it would anywhere else
+            session.unanswered.discard(session.order_id)
+            session.say("breach", str(error))
+        except Exception as error:
+            text = str(error) if isinstance(error, ManyhandsError) else f"{type(error).__name__}: {error}"
+            self._fail(session, text)
+
+    def _fail(self, session: Session, text: str) -> None:
+        """Tells the executor, which counts it, and joins again with new environments."""
+        session.say("failed", text)
+        self._close(session)
+        self._join(Session(self, session.names.run, session.epoch, session.task(), session.limits))
+
+    def _finish(self, run: str, reason: str) -> None:
+        session = self.sessions.pop(run, None)
+        if session is None:
+            return
+        self.refused.add(session.epoch)  # an offer may still be on its way
+        session.settle()
+        session.tell(session.report_card.to_message("protocol"))
+        self._close(session)
+        card = session.report_card
+        self.say(f"{run}: {reason}; played {card.steps:,} steps, {card.episodes:,} episodes")
+        if self.once:
+            self.leaving = True
+
+    def leave(self) -> None:
+        """Says goodbye to every run and closes the connection."""
+        self.leaving = True
+        for session in self.sessions.values():
+            session.tell(session.report_card.to_message("protocol"))
+            self._close(session)
+        self.sessions.clear()
+        self.link.close()
+
+
+def _read_order(message: wire.Message, task: Task) -> Order | Trial:
+    plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
+    stripped = replace(message, meta=plain)
+    if message.kind == "trial":
+        return Trial.from_message(stripped)
+    order = Order.from_message(stripped)
+    if order.start is not None and not order.start.fits(task.layout):
+        raise WireError("an order that says of its shard what cannot be")
+    return order

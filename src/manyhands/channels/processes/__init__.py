@@ -1,0 +1,1 @@
+"""The channel to worker processes of this machine, with arrays in shared memory."""

@@ -1,0 +1,306 @@
+"""The channel to worker processes on this machine.
+
+Arrays lie in shared memory and never travel; small wire messages go over a socket pair and say which slot
+is ready. Workers are started as fresh interpreters, so they hold no more than they import, and the caller's
+script needs no `if __name__ == "__main__"`. They end with the executor, however it ends.
+"""
+
+import mmap
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import cloudpickle
+
+from manyhands.channels.base import WorkerStatus
+from manyhands.channels.processes import shared
+from manyhands.core import wire
+from manyhands.core.errors import EnvError, RunError, WireError
+from manyhands.core.events import Culprit, Event, Fault, Lost, Notice
+from manyhands.core.heartbeat import BEATS, BYTES, EPISODE, LANE, NOBODY, SHARD
+from manyhands.core.orders import Order, Task, Trial, Verdict
+from manyhands.core.trajectories import Trajectory
+from manyhands.core.weights import Weights
+from manyhands.envs.make import MakeEnv
+from manyhands.hogwild.cores import SharedMemory
+from manyhands.system.processes import CRASHES, FAILED, describe_exit, own_megabytes, player_environment
+
+POLL = 0.2
+"""Seconds between two looks at workers that say nothing."""
+WEIGH_INTERVAL = 2.0
+"""Seconds between two looks at how much memory the workers hold."""
+SMALL = 1024
+"""Bytes of a message of which a pipe holds a hundred; no worker has as many orders."""
+GRACE = 2.0
+"""Seconds that a worker has to leave by itself before it is killed."""
+START_TIMEOUT = 60.0
+"""Seconds that a worker may take to start; importing a heavy environment is slow."""
+
+
+@dataclass(eq=False)
+class WorkerProcess:
+    """A worker as its executor keeps it."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    progress: memoryview  # see collect/signs.py
+    shards: list[int]
+    orders: deque[Order | Trial] = field(default_factory=deque)
+    outbox: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
+    posted: int = 0  # to the thread; counted by the executor
+    sent: int = 0  # counted by the thread
+    seen_beats: int = 0
+    seen_at: float = field(default_factory=time.monotonic)
+    ready: bool = False
+    gone: str = ""  # why, once it is
+    retired: bool = False  # it grew too large
+    last_words: str = ""
+
+    def post(self, raw: bytes) -> None:
+        """Never waits. What a pipe has room for anyway goes at once, the rest by a thread: handing over to
+        that costs more than sending, and with 64 workers the last one waits for 64 of it."""
+        if len(raw) <= SMALL and self.posted == self.sent:
+            with suppress(OSError):  # its end is noticed, and its orders given again, by `receive`
+                self.connection.send_bytes(raw)
+        else:
+            self.posted += 1
+            self.outbox.put(raw)
+
+    def send_all(self) -> None:
+        """What its own thread does: sends, so that a worker that does not read never blocks the executor."""
+        while (raw := self.outbox.get()) is not None:
+            try:
+                self.connection.send_bytes(raw)
+            except OSError:
+                return  # as above
+            self.sent += 1
+
+    def end(self, grace: float) -> int:
+        """Waits for its exit, then forces it and whatever it has started. Negative for a signal."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, grace))
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        code = self.process.wait()
+        self.outbox.put(None)
+        self.connection.close()
+        return code
+
+
+class ProcessesChannel:
+    """The executor's half: starts, watches and replaces the workers; shard i belongs to worker i mod N."""
+
+    plays_here = False
+
+    def __init__(
+        self,
+        task: Task,
+        shards: int,
+        workers: int,
+        hang_timeout: float,
+        worker_memory: int,
+        callable_env: MakeEnv | None = None,
+    ) -> None:
+        self.task, self.hang_timeout, self.worker_memory = task, hang_timeout, worker_memory
+        self.weighed_at = self.watched_at = time.monotonic()
+        self.selector = selectors.DefaultSelector()
+        self.callable_env = callable_env
+        self.descriptors: list[int] = []
+        self.board = shared.WeightBoard(self._share(shared.WeightBoard.size(task.spec)), task.spec)
+        self.board.clear()
+        slots = shared.ROLLOUT_SLOTS
+        self.memories = [self._share(slots * shared.rollout_size(task.layout)) for _ in range(shards)]
+        self.slots = [
+            [shared.rollout_arrays(memory, task.layout, slot) for slot in range(slots)]
+            for memory in self.memories
+        ]
+        self.memory: SharedMemory | None = None
+        if task.cores is not None:
+            self.memory = SharedMemory(self._share(SharedMemory.size(task)), task)
+        self.events: deque[Event | WorkerProcess] = deque()  # a worker among them is gone
+        self.workers_by_shard: dict[int, WorkerProcess] = {}
+        self.processes: list[WorkerProcess] = []
+        self.finished = False
+        for i in range(workers):
+            self._start(f"worker-{i}", list(range(i, shards, workers)))
+
+    def _share(self, size: int) -> mmap.mmap:
+        descriptor = shared.create(size)
+        self.descriptors.append(descriptor)
+        return mmap.mmap(descriptor, size)
+
+    def _start(self, name: str, shards: list[int]) -> None:
+        ours, theirs = socket.socketpair()
+        progress_file = shared.create(BYTES)
+        memories = [self.descriptors[0], *(self.descriptors[1 + shard] for shard in shards)]
+        if self.memory is not None:
+            memories.append(self.descriptors[-1])
+        passed = [theirs.fileno(), progress_file, *memories]
+        command = [sys.executable, "-m", "manyhands.roles.worker", *map(str, [os.getpid(), *passed])]
+        # A group of its own: Ctrl-C is for the executor, and what an environment forks can be ended with it.
+        process = subprocess.Popen(
+            command, pass_fds=passed, env=player_environment(), stdin=subprocess.DEVNULL, process_group=0
+        )
+        theirs.close()
+        progress = memoryview(mmap.mmap(progress_file, BYTES)).cast("q")
+        progress[EPISODE] = NOBODY
+        os.close(progress_file)
+        worker = WorkerProcess(name, process, Connection(ours.detach()), progress, shards)
+        self.processes.append(worker)
+        self.selector.register(worker.connection, selectors.EVENT_READ, worker)
+        self.workers_by_shard.update(dict.fromkeys(shards, worker))
+        Thread(target=worker.send_all, name=f"{name} sender", daemon=True).start()
+        task = self.task.to_message()
+        meta = {**task.meta, "name": name, "shards": shards}
+        worker.post(wire.encode(wire.Message("task", task.schema, meta)))
+        # A pickle, but a callable for our own child, over a pipe that no one else has.
+        worker.post(cloudpickle.dumps(self.callable_env) if self.callable_env else b"")
+
+    def publish(self, weights: Weights) -> None:
+        self.board.write(weights)
+
+    def order(self, order: Order | Trial) -> None:
+        shard = order.shard if isinstance(order, Order) else order.part
+        worker = self.workers_by_shard[shard]
+        if not worker.orders:
+            worker.seen_at = time.monotonic()
+        worker.orders.append(order)
+        worker.post(wire.encode(order.to_message()))
+
+    def receive(self, timeout: float) -> Event | None:
+        deadline = time.monotonic() + timeout
+        while not self.events:
+            left = deadline - time.monotonic()
+            for key, _ in self.selector.select(max(0.0, min(left, POLL))):
+                self._read(key.data)
+            self._look_after_workers()
+            if left <= 0 and not self.events:
+                return None
+        event = self.events.popleft()
+        # Only now, when the executor hears of it, so that it gives no order to a worker it does not know of.
+        return self._replace(event) if isinstance(event, WorkerProcess) else event
+
+    def _look_after_workers(self) -> None:
+        """Now and then: with many workers it costs more than reading what they send."""
+        now = time.monotonic()
+        if now - self.watched_at >= POLL:
+            self.watched_at = now
+            for worker in self.processes:
+                if not worker.gone:
+                    self._watch(worker)
+            self._weigh()
+
+    def _read(self, worker: WorkerProcess) -> None:
+        try:
+            message = wire.decode(worker.connection.recv_bytes(wire.MAX_MESSAGE))
+        except (EOFError, OSError):
+            self._gone(worker, "left")
+            return
+        worker.seen_at = time.monotonic()
+        match message.kind:
+            case "ready":
+                worker.ready = True
+            case "verdict":
+                worker.orders.popleft()
+                self.events.append(Verdict.from_message(message))
+            case "rollout":
+                order = worker.orders.popleft()
+                assert isinstance(order, Order)
+                arrays = self.slots[order.shard][order.sequence % shared.ROLLOUT_SLOTS]
+                self.events.append(Trajectory.from_arrays(arrays, self.task.layout.columns, **message.meta))
+            case "fault":
+                self.events.append(Fault.from_message(message))
+            case "notice":
+                self.events.append(Notice(worker.name, message.meta["text"]))
+            case "failed":
+                worker.last_words = message.meta["text"]
+            case kind:
+                raise WireError(f"{worker.name} sent a message of kind {kind!r}")
+
+    def _watch(self, worker: WorkerProcess) -> None:
+        """Notices a worker that has died without a word, or has an order but shows no sign of life."""
+        if worker.process.poll() is not None:
+            if not worker.connection.poll():  # else its last words, or the end of them, are read first
+                self._gone(worker, "left")
+            return
+        now = time.monotonic()
+        if worker.progress[BEATS] != worker.seen_beats or not worker.orders:
+            worker.seen_beats, worker.seen_at = worker.progress[BEATS], now
+        allowed = self.hang_timeout if worker.ready else max(self.hang_timeout, START_TIMEOUT)
+        if now - worker.seen_at > allowed:
+            worker.process.kill()
+            self._gone(worker, f"an environment step took longer than {allowed:g} s")
+
+    def _weigh(self) -> None:
+        """Every now and then, retires workers that have grown too large."""
+        now = time.monotonic()
+        if now - self.weighed_at < WEIGH_INTERVAL:
+            return
+        self.weighed_at = now
+        for worker in self.processes:
+            if not worker.gone and (size := own_megabytes(worker.process.pid)) > self.worker_memory:
+                worker.retired = True
+                worker.process.kill()
+                self._gone(worker, f"it held {size:.0f} MB, more than run.worker_memory")
+
+    def _gone(self, worker: WorkerProcess, reason: str) -> None:
+        worker.gone = reason
+        self.selector.unregister(worker.connection)
+        self.events.append(worker)
+
+    def _replace(self, worker: WorkerProcess) -> Lost:
+        """Buries a dead worker, starts another for its shards, and gives its orders back."""
+        code = worker.end(GRACE)
+        self.processes.remove(worker)
+        if worker.last_words:
+            raise EnvError(worker.last_words)
+        hung = worker.gone != "left" and not worker.retired
+        if not worker.ready and not hung and code >= 0:
+            raise RunError(f"{worker.name} could not start ({describe_exit(code)})")
+        culprit = None
+        if worker.orders and (hung or -code in CRASHES or (code >= 0 and code != FAILED)):
+            signs = worker.progress
+            culprit = Culprit(signs[SHARD], signs[LANE], signs[EPISODE])
+        self._start(worker.name, worker.shards)
+        reason = describe_exit(code) if worker.gone == "left" else worker.gone
+        orders, fault = tuple(worker.orders), not worker.retired
+        return Lost(worker.name, reason, tuple(worker.shards), orders, culprit, fault)
+
+    def ack(self, trajectory: Trajectory) -> None:
+        """The slot is free again by the rule that the next order for it comes after this."""
+
+    def workers(self) -> list[WorkerStatus]:
+        now = time.monotonic()
+        return [WorkerStatus(w.name, now - w.seen_at, bool(w.orders)) for w in self.processes]
+
+    def backlog(self) -> None:
+        return None
+
+    def books(self) -> dict[str, Any]:
+        return {}
+
+    def finish(self, reason: str) -> None:
+        if self.finished:
+            return
+        self.finished = True
+        for worker in self.processes:
+            worker.outbox.put(wire.encode(wire.Message("finish", "", {"reason": reason})))
+        deadline = time.monotonic() + GRACE
+        for worker in self.processes:
+            worker.end(deadline - time.monotonic())
+        self.processes.clear()
+        self.selector.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)

@@ -1,0 +1,114 @@
+"""The options of `manyhands parent` and `manyhands child`. Their defaults are those of the dataclasses behind
+them, and are repeated here for `--help` alone, which is to answer without importing NumPy.
+"""
+
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import Any
+
+from manyhands.cli.options import add_allow_env, add_debug, add_quiet, add_run, whole
+
+
+def step_length(text: str) -> float | str:
+    """A number, or the word auto."""
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is neither auto nor a length") from None
+
+
+def add_parent(commands: Any) -> None:
+    parent = commands.add_parser(
+        "parent",
+        help="average the weights of children on other machines",
+        description="Holds one network, and averages it with what its children send after every update, "
+        "which is an episode for a3c: theta <- (1 - alpha) theta + alpha theta_child, and on the child's "
+        "side the same with beta. Children come and go as they like. Settings are those of `train`. "
+        "Ctrl-C stops and saves; --resume goes on at the same address with the same token, and takes all "
+        "options but those of a new run (ENV, --algo, --set, --config, --seed, --name, --dir).",
+    )
+    parent.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
+    parent.add_argument("--algo", help="what the children learn with, as in train (default: a3c)")
+    parent.add_argument("--alpha", type=float, help="share of a child in the parent (default: 0.9)")
+    parent.add_argument("--beta", type=float, help="share of the parent in a child (default: 0)")
+    parent.add_argument("--exchanges", type=whole, help="end after this many (default: 2000)")
+    parent.add_argument("--every", type=whole, help="a child's steps between two (default: 0, every update)")
+    parent.add_argument("--format", help="how weights travel: float32 (default), float16 or int8")
+    parent.add_argument(
+        "--max-step",
+        type=step_length,
+        metavar="auto|LENGTH",
+        help="how far one exchange may move it (default: auto, which refuses weights that are absurdly far "
+        "away); a LENGTH shortens every longer step, and 0 takes whatever comes",
+    )
+    parent.add_argument(
+        "--parent-hogwild",
+        dest="hogwild",
+        action="store_true",
+        default=None,
+        help="let exchanges overwrite one another instead of taking turns",
+    )
+    parent.add_argument("--checkpoint-every", type=whole, help="exchanges between two (default: 100)")
+    parent.add_argument(
+        "--listen", metavar="HOST:PORT", help="(default: 127.0.0.1:8765; a port of 0 is any that is free)"
+    )
+    parent.add_argument("--token-file", type=Path, help="children must know its first line")
+    parent.add_argument("--tls-cert", type=Path, help="speak TLS, with this certificate")
+    parent.add_argument("--tls-key", type=Path, help="and this key")
+    parent.add_argument(
+        "--silence", type=float, help="seconds after which a silent child is disconnected (default: 600)"
+    )
+    parent.add_argument("--seed", type=int, help="of the first weights (default: 0)")
+    add_run(parent)
+    parent.add_argument("--quiet", action="store_true", help="no progress and no report")
+    add_debug(parent)
+
+
+def add_child(commands: Any) -> None:
+    child = commands.add_parser(
+        "child",
+        help="train on this machine for a parent elsewhere",
+        description="Joins a parent, learns from it what to train, trains with all cores, and exchanges "
+        "weights. It comes back by itself when the connection is lost; Ctrl-C ends it.",
+    )
+    child.add_argument("url", metavar="URL", help="ws://host:8765 (the default port), or wss:// for TLS")
+    child.add_argument("--cores", type=int, help="processes that train (default: all cores)")
+    child.add_argument(
+        "--max-memory",
+        type=whole,
+        metavar="MB",
+        help="memory that the parent's task may take (default: half of what is free)",
+    )
+    child.add_argument(
+        "--max-envs",
+        type=whole,
+        default=1024,
+        help="environments that the parent may ask for (default: 1024)",
+    )
+    child.add_argument(
+        "--max-message",
+        type=whole,
+        default=64,
+        metavar="MB",
+        help="the largest message to take from the parent (default: 64)",
+    )
+    child.add_argument("--token-file", type=Path, help="the parent's token")
+    child.add_argument(
+        "--patience",
+        type=float,
+        default=3600.0,
+        help="seconds to look for a lost parent before ending (default: 3600)",
+    )
+    child.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        help="seconds to wait for a parent that is not there yet (default: 0)",
+    )
+    child.add_argument("--tls-ca", type=Path, help="a certificate to trust, such as the parent's own")
+    child.add_argument("--name", help="how the parent calls this child (default: host and a few letters)")
+    add_allow_env(child)
+    add_quiet(child)
+    add_debug(child)

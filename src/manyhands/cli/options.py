@@ -1,0 +1,65 @@
+"""Options that several commands share, spelled once. Cheap to import, because `--help` needs all of them."""
+
+import argparse
+from pathlib import Path
+from typing import Any, NoReturn
+
+from manyhands.core.errors import UsageError
+from manyhands.envs.importing import check_pattern
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong call in one line, with the help that would have avoided it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def whole(text: str) -> int:
+    """Accepts 1000000, 1_000_000 and 1e6."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.5
+    if not number.is_integer():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(number)
+
+
+def add_run(parser: Any) -> None:
+    """Where a run lies, and settings that have no option of their own."""
+    parser.add_argument("--name", help="a name for the run, under runs/")
+    parser.add_argument("--dir", type=Path, help="a directory for the run, anywhere")
+    parser.add_argument("--resume", metavar="RUN", help="go on with a run, by name or path")
+    add_settings(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file")
+
+
+def add_settings(parser: Any) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.NAME=VALUE",
+        help="override a setting, such as algo.learning_rate=3e-4; may be given again",
+    )
+
+
+def add_allow_env(parser: Any) -> None:
+    parser.add_argument(
+        "--allow-env",
+        action="append",
+        default=[],
+        type=check_pattern,
+        metavar="MODULE:NAME",
+        help="let others name this environment, or with 'MODULE:*' all that the module itself defines; "
+        "without it only environments that are registered with Gymnasium here",
+    )
+
+
+def add_quiet(parser: Any) -> None:
+    parser.add_argument("--quiet", action="store_true", help="no progress; faults still go to stderr")
+
+
+def add_debug(parser: Any) -> None:
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")

@@ -1,0 +1,243 @@
+"""Every setting and its default; an algorithm's own are in its file. Checked when made, then trusted.
+
+A setting is addressed as `section.name`, in recipes, in `config.yaml` and with `--set algo.gamma=0.99`.
+"""
+
+import contextlib
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from manyhands.config import algorithms
+from manyhands.core.checks import not_negative, positive, require, unit
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import UsageError, near
+from manyhands.core.orders import MAX_EPISODES
+
+T = TypeVar("T")
+MAX_SHARDS, MAX_LANES, MAX_ROLLOUT = 4096, 65_536, 1_000_000
+"""More environments than a machine can hold, and longer rollouts than anyone learns from."""
+MAX_LAYERS = 64
+Mode = Literal["sync", "pipelined", "async"]
+
+
+@dataclass(frozen=True)
+class NetConfig:
+    """The network. Policy and value are separate unless `shared`."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Sizes of the dense layers (after the convolutions, for images)."""
+    filters: Literal["large", "small"] = "large"
+    """Convolutions for screens: 32, 64, 64 of Mnih et al. 2015, or 16, 32 of Mnih et al. 2013, which cost a
+    third."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """tanh bounds the features; Andrychowicz et al. 2021 find it better than relu for on-policy learning."""
+    shared: bool = False
+    """One trunk for policy and value (always so for the convolutions)."""
+    normalise: bool = False
+    """Shift and scale observations by their running mean and deviation."""
+    log_std: float = 0.0
+    """Where a gaussian policy's log standard deviation starts."""
+    squash: bool = False
+    """Bounded continuous actions through tanh instead of clipping."""
+    state_std: bool = False
+    """Let a gaussian policy's spread depend on the state, not only on time."""
+    initial_std: float = 0.0
+    """Weights and biases start normally distributed with this deviation; 0: weights orthogonal, biases 0."""
+
+    def __post_init__(self) -> None:
+        ok = all(isinstance(size, int) and 0 < size <= 65536 for size in self.hidden)
+        require(ok, "net.hidden", list(self.hidden), "a list of sizes such as [64, 64], each up to 65536")
+        layers = len(self.hidden)
+        require(layers <= MAX_LAYERS, "net.hidden's number of layers", layers, f"at most {MAX_LAYERS}")
+        require(math.isfinite(self.log_std), "net.log_std", self.log_std, "a number")
+        not_negative(self, "net", "initial_std")
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """How experience is made. The result depends on these, never on the number of workers."""
+
+    shards: int = 2
+    """Groups of lanes; a shard is always played by one worker, so at most this many workers help."""
+    lanes: int = 8
+    """Environments in one shard, stepped together."""
+    steps: int = 128
+    """Steps per lane in one rollout."""
+    random: float = 0.0
+    """Part of every shard's lanes that ignore the agent: choices uniformly, gaussians around the centre."""
+
+    def __post_init__(self) -> None:
+        positive(self, "collect", "shards", "lanes", "steps")
+        unit(self, "collect", "random")
+        for name, most in (("shards", MAX_SHARDS), ("lanes", MAX_LANES), ("steps", MAX_ROLLOUT)):
+            require(getattr(self, name) <= most, f"collect.{name}", getattr(self, name), f"at most {most:,}")
+        all_lanes = self.shards * self.lanes
+        allowed = f"at most {MAX_LANES:,} together"
+        require(all_lanes <= MAX_LANES, "collect.shards times collect.lanes", all_lanes, allowed)
+
+    @property
+    def random_lanes(self) -> int:
+        return round(self.random * self.lanes)
+
+    @property
+    def batch(self) -> int:
+        """Environment steps between two updates of the weights."""
+        return self.shards * self.lanes * self.steps
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How a run is carried out."""
+
+    algo: str = "ppo"
+    workers: int = -1
+    """Worker processes; 0 plays inside this process, -1 takes one per core but no more than shards."""
+    cpus_per_worker: float = 1.0
+    """What Ray is asked to set aside for each worker; other channels take what there is."""
+    mode: Mode = "pipelined"
+    """sync: no core works while another learns, lag 0. pipelined: the next batch is made while this one is
+    learned, lag exactly 1. async: take what is there, lag bounded, not reproducible."""
+    seed: int = 0
+    steps: int = 1_000_000
+    """Stop after this many environment steps at the latest."""
+    updates: int = 0
+    """Stop after this many updates of the weights, which for a3c are rounds of episodes; 0 is no limit."""
+    until: Literal["solved", "steps", "told"] = "solved"
+    """Stop when solved, or use all the steps, or go on until somebody says so."""
+    solved_at: float | None = None
+    """Mean test return that counts as solved; by default the environment's own threshold."""
+    test_every: int = 20_000
+    """Environment steps between two tests of the greedy policy."""
+    test_episodes: int = 100
+    """Episodes of a whole test; a hopeless one is stopped early."""
+    test_share: float = 0.1
+    """Steps played in tests, as a part of those played in training; twice that near the goal."""
+    margin: float = 2.0
+    """How many standard errors a test must lie above `solved_at`, so that an agent that passed by luck goes
+    on learning. A second test, of as many other episodes, must then keep half of it to count as solved."""
+    checkpoint_every: float = 10.0
+    """Seconds between two checkpoints."""
+    max_lag: int = 4
+    """async: trajectories older than this many versions are dropped, and counted."""
+    max_faults: int = 20
+    """Crashes of environments or workers that a run survives within an hour."""
+    hang_timeout: float = 60.0
+    """Seconds that one environment step may take before its worker is replaced."""
+    worker_memory: int = 1000
+    """MB that a worker may hold, 100 or more. One that holds more is replaced and its episodes played again
+    to where they were, because some simulators leak: one kilobyte an episode is gigabytes in a week."""
+
+    def __post_init__(self) -> None:
+        algorithms.check_name(self.algo)
+        require(self.workers >= -1, "run.workers", self.workers, "0 (inline) or more")
+        require(self.workers <= 1024, "run.workers", self.workers, "at most 1024")
+        require(0 <= self.seed < 2**63, "run.seed", self.seed, "between 0 and 2^63")
+        positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout")
+        episodes, allowed = self.test_episodes, f"at most {MAX_EPISODES:,}"
+        require(episodes <= MAX_EPISODES, "run.test_episodes", episodes, allowed)
+        require(self.worker_memory >= 100, "run.worker_memory", self.worker_memory, "100 (MB) or more")
+        positive(self, "run", "cpus_per_worker")
+        not_negative(self, "run", "updates")
+        not_negative(self, "run", "test_share", "margin", "checkpoint_every", "max_lag", "max_faults")
+        if self.solved_at is not None:
+            require(math.isfinite(self.solved_at), "run.solved_at", self.solved_at, "a number")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole of a run's settings."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    net: NetConfig = field(default_factory=NetConfig)
+    collect: CollectConfig = field(default_factory=CollectConfig)
+    algo: Any = field(default_factory=lambda: algorithms.find(RunConfig().algo).config())
+    """Of the type that the algorithm says."""
+    run: RunConfig = field(default_factory=RunConfig)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any], foreign: bool = False) -> "Config":
+        """From nested mappings, as in a YAML file; unknown names and wrong types are refused by name.
+
+        What is `foreign` comes from somebody else, who may name no algorithm of their own.
+        """
+        check_sections(plain)
+        run = _build(RunConfig, plain.get("run", {}), "run")
+        if foreign and run.algo not in algorithms.BUILT_IN:
+            raise UsageError(f"run.algo is {run.algo!r:.100}, which is none of manyhands' own")
+        return cls(
+            env=_build(EnvConfig, plain.get("env", {}), "env"),
+            net=_build(NetConfig, plain.get("net", {}), "net"),
+            collect=_build(CollectConfig, plain.get("collect", {}), "collect"),
+            algo=_build(algorithms.find(run.algo).config, plain.get("algo", {}), "algo"),
+            run=run,
+        )
+
+    @property
+    def algorithm(self) -> Any:
+        """The algorithm with its settings; see `algos/algorithm.py`."""
+        return algorithms.find(self.run.algo)(self.algo)
+
+    def to_plain(self) -> dict[str, Any]:
+        plain = asdict(self)
+        plain["net"]["hidden"] = list(self.net.hidden)
+        return plain
+
+
+def check_sections(plain: Mapping[str, Any]) -> None:
+    """Refuses sections that do not exist or hold no settings."""
+    if not isinstance(plain, Mapping):
+        raise UsageError(f"settings must be sections such as env, algo, run, not {plain!r:.60}")
+    sections = {f.name for f in dataclasses.fields(Config)}
+    for name, section in plain.items():
+        if name not in sections:
+            raise UsageError(
+                f"there is no section {name!r}; sections are {', '.join(sorted(sections))}"
+                f"{near(str(name), sections)}"
+            )
+        if not isinstance(section, Mapping):
+            raise UsageError(f"section {name!r} must hold settings, not {section!r}")
+
+
+def _build(cls: type[T], values: Mapping[str, Any], section: str) -> T:
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    others = f"; there are {', '.join(sorted(known))}"
+    for name in values:
+        if name not in known:
+            raise UsageError(f"there is no setting {section}.{name}{near(str(name), known) or others}")
+    return cls(**{name: _convert(hints[name], value, f"{section}.{name}") for name, value in values.items()})
+
+
+def _convert(hint: Any, value: Any, name: str) -> Any:
+    """`value` as the type `hint`; numbers may be whole where fractions are asked for, not the reverse."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _convert(next(a for a in arguments if a is not type(None)), value, name)
+    if origin is Literal:
+        require(value in arguments, name, value, f"one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple:
+        require(isinstance(value, list | tuple), name, value, "a list")
+        return tuple(_convert(arguments[0], item, name) for item in value)
+    if origin is dict:
+        require(isinstance(value, Mapping), name, value, "a mapping such as {key: value}")
+        return dict(value)
+    if isinstance(value, str) and hint in (int, float):
+        with contextlib.suppress(ValueError):  # YAML reads 1e-3 (without a dot) as text
+            value = float(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if hint is int and isinstance(value, int):
+        require(abs(value) < 2**63, name, f"a number of {len(hex(value))} hexadecimal digits", "below 2^63")
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    require(type(value) is hint, name, value, words[hint])
+    return value

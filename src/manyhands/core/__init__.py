@@ -1,0 +1,4 @@
+"""Plain data that travels and is saved, the wire format, seeding, and the roles (`roles.py`).
+
+Knows NumPy and nothing else: no environment, no torch, no network library, no file of a run.
+"""

@@ -1,0 +1,80 @@
+"""What workers tell an executor beside what it ordered."""
+
+from dataclasses import asdict, dataclass
+
+from manyhands.core import decoding, wire
+from manyhands.core.lanes import ShardState
+from manyhands.core.orders import Order, Trial, Verdict
+from manyhands.core.trajectories import Trajectory
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An environment raised in a lane, which goes on with a new one; lane -1 is a test's."""
+
+    worker: str
+    shard: int
+    lane: int
+    episode: int
+    seed: int
+    text: str  # a traceback
+
+    def to_message(self) -> wire.Message:
+        return wire.Message("fault", "", asdict(self))
+
+    @classmethod
+    def from_message(cls, message: wire.Message) -> "Fault":
+        return decoding.decode(cls, message.meta, "a fault report")
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that the user should read and that changes nothing."""
+
+    worker: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What brought a worker down: the episode of a lane of a shard, or, with the shard TESTING, of a test."""
+
+    shard: int
+    lane: int
+    episode: int
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker is gone and has been replaced by one that knows nothing of the shards; `orders` are undone."""
+
+    worker: str
+    reason: str
+    shards: tuple[int, ...]
+    orders: tuple[Order | Trial, ...]  # the first was under way
+    culprit: Culprit | None = None
+    fault: bool = True  # False where nobody did anything wrong
+    moved: bool = False  # nobody is gone; the shards only change hands
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Another executor of the same run has learned from an order's trajectory, and asks for the next.
+
+    Its `agent` shall play it. Of the shard only the episodes are known here, so another worker cannot take it
+    up exactly; they begin anew.
+    """
+
+    order: Order
+    agent: str
+    state: ShardState
+
+
+@dataclass(frozen=True)
+class Over:
+    """Another executor of the same run has ended it."""
+
+    reason: str
+
+
+Event = Trajectory | Verdict | Fault | Notice | Lost | Taken | Over

@@ -1,0 +1,80 @@
+"""The roles that the parts of a run play for one another, each as a protocol.
+
+The loop that they add up to, in `roles/executor.py` and `roles/worker.py`:
+
+    executor                                    worker
+      channel.publish(learner.weights())          while order := channel.next_order():
+      channel.order(Order(group, number, ...))        trajectory = group.play(actor, weights, ...)
+      trajectories = channel.receive(timeout)         channel.send(trajectory)
+      metrics = learner.learn(trajectories)
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from manyhands.core.arrays import Array, Float32
+from manyhands.core.lanes import ShardState
+from manyhands.core.trajectories import Remembered, Trajectory
+from manyhands.core.weights import Weights
+
+
+class Actor(Protocol):
+    """A network that only goes forward."""
+
+    def load(self, vector: Float32) -> None: ...
+
+    def forward(self, obs: Float32, head_name: str) -> Float32: ...
+
+
+class Group(Protocol):
+    """Environments that are played together. Its bits depend on nothing beside it."""
+
+    sequence: int  # of the rollout that comes next
+
+    def begin(self) -> None:
+        """Begin the first episodes, where nobody has played it before."""
+
+    def restore(self, state: ShardState) -> None:
+        """Go to where `state` says."""
+
+    def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
+        """One rollout, written into `out`."""
+
+    def close(self) -> None: ...
+
+
+class Learner(Protocol):
+    """Learns from trajectories. Knows nothing of processes, brokers or files."""
+
+    pieces: int  # of what is remembered, so far
+
+    def weights(self) -> Weights: ...
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """One update of the weights to the next version; what is worth plotting."""
+
+    def mix(self, vector: Float32, share: float) -> None:
+        """Move the weights towards `vector`, by this share of the way."""
+
+    def state(self) -> Mapping[str, Array]:
+        """All that the next `learn` depends on."""
+
+    def load_state(self, version: int, state: Mapping[str, Array]) -> None: ...
+
+    def remembered(self) -> Remembered | None:
+        """What is new since this was last asked and belongs to `state`, but is too large for each save."""
+
+    def needed(self) -> Array:
+        """From which rows on a resume would need it."""
+
+    def recall(self, pieces: Iterable[Remembered]) -> None:
+        """All of that again, after `load_state`."""
+
+
+class Algorithm(Protocol):
+    """What settings know of an algorithm; all of it is in `algos/algorithm.py`."""
+
+    name: str
+    config: type[Any]
+    general: Mapping[str, Any]
+    uses_cores: bool

@@ -1,0 +1,29 @@
+"""One version of an agent's numbers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from manyhands.core.arrays import Float32
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One version of an agent's numbers. `vector` is contiguous float32 and never changed in place."""
+
+    version: int
+    vector: Float32
+    schema: str
+
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def average(mine: Float32, other: Float32, share: float) -> Float32:
+    """(1 - share) mine + share other, which is finite where both are."""
+    with np.errstate(over="ignore"):
+        result: Float32 = np.float32(1 - share) * mine + np.float32(share) * other
+    if not np.isfinite(result).all():  # the shares, rounded to float32, may add up to a little more than 1
+        exact = (1 - share) * mine.astype(np.float64) + share * other.astype(np.float64)
+        result = np.clip(exact, -FLOAT32_MAX, FLOAT32_MAX).astype(np.float32)
+    return result

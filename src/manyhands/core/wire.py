@@ -1,0 +1,331 @@
+"""Messages as bytes. Nothing here is ever unpickled, and everything is checked before it is believed.
+
+    b"MH1" + flags (1 byte) + body checksum (crc32, 4) + header length (4), little-endian
+    header: msgpack of [kind, schema, meta, [[name, dtype, shape], ...]]
+    body:   the arrays' raw little-endian bytes, each starting at a multiple of 64
+
+Arrays are decoded as read-only views of the received bytes, without copying. With the flag COMPRESSED the
+body (header included) is one zstd frame, whose size is checked before it is unpacked.
+"""
+
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from manyhands.core.arrays import Array
+from manyhands.core.errors import WireError
+from manyhands.core.lanes import LaneState, ShardState
+from manyhands.core.networks import NetSpec
+from manyhands.core.trajectories import SPARSE, Layout, Trajectory
+from manyhands.core.weights import Weights
+
+MAGIC = b"MH1"
+COMPRESSED = 1
+ALIGNMENT = 64
+MAX_MESSAGE = 256 * 2**20
+MAX_HEADER = 2**20
+MAX_ARRAYS = 256
+MAX_DIMENSIONS = 8
+MAX_META_DEPTH = 8
+MAX_SKIPPED = 10_000
+MAX_COUNT = 2**62
+"""Of whatever is counted: an int64 holds the next number as well."""
+DTYPES = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
+PREFIX = struct.Struct("<3sBII")
+TRAJECTORY_HEADROOM = 64 * 1024
+"""Bytes of a trajectory's message beside its arrays: its header, and gaps between the arrays."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A decoded message: what kind, of which network structure, small facts, named arrays."""
+
+    kind: str
+    schema: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
+def encode(message: Message, compress: bool = False) -> bytes:
+    """The message as bytes; raises WireError when it breaks a limit that `decode` would hold against it."""
+    buffers: list[memoryview] = []
+    table: list[list[Any]] = []
+    if len(message.arrays) > MAX_ARRAYS:
+        raise WireError(f"{len(message.arrays)} arrays in one message, at most {MAX_ARRAYS}")
+    for name, array in message.arrays.items():
+        dtype = array.dtype.newbyteorder("<").str
+        if dtype not in DTYPES:
+            raise WireError(f"array {name!r} has dtype {array.dtype}; allowed are {', '.join(DTYPES)}")
+        flat = np.ascontiguousarray(array, dtype=dtype)
+        table.append([name, dtype, list(array.shape)])
+        _array_entry(table[-1])
+        buffers.append(flat.reshape(-1).view(np.uint8).data)
+    _check_meta(message.meta, MAX_META_DEPTH)
+    try:
+        header = msgpack.packb([message.kind, message.schema, dict(message.meta), table])
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WireError(f"a {message.kind!r} message cannot be written: {error}") from error
+    if len(header) > MAX_HEADER:
+        raise WireError(f"a header of {len(header)} bytes, at most {MAX_HEADER}")
+    parts: list[bytes | memoryview] = [header]
+    size = len(header)
+    for buffer in buffers:
+        gap = -(PREFIX.size + size) % ALIGNMENT
+        parts += [bytes(gap), buffer]
+        size += gap + len(buffer)
+    if size > MAX_MESSAGE:
+        raise WireError(f"a message of {size} bytes, at most {MAX_MESSAGE}")
+    body = b"".join(parts)
+    if compress:
+        import zstandard
+
+        body = zstandard.ZstdCompressor(level=1).compress(body)
+    flags = COMPRESSED if compress else 0
+    return PREFIX.pack(MAGIC, flags, zlib.crc32(body), len(header)) + body
+
+
+def decode(
+    raw: bytes | memoryview, kind: str | None = None, schema: str | None = None, unpacked: int = 0
+) -> Message:
+    """The message in `raw`. Raises WireError, and nothing else, for anything that is not one.
+
+    A compressed one may unpack to `unpacked` bytes at most: what this message can be, not what any could.
+    """
+    if len(raw) < PREFIX.size:
+        raise WireError(f"{len(raw)} bytes are too short for a message")
+    if len(raw) > MAX_MESSAGE + PREFIX.size:
+        raise WireError(f"a message of {len(raw)} bytes, at most {MAX_MESSAGE}")
+    magic, flags, checksum, header_size = PREFIX.unpack_from(raw)
+    if magic != MAGIC:
+        raise WireError("not a manyhands message (or of another protocol version)")
+    if flags & ~COMPRESSED:
+        raise WireError(f"unknown flags {flags}")
+    view = memoryview(raw).toreadonly()
+    if zlib.crc32(view[PREFIX.size :]) != checksum:
+        raise WireError("checksum mismatch: the message was damaged on its way")
+    if flags & COMPRESSED:
+        # The prefix stays in front, so that the arrays keep their alignment.
+        view = memoryview(bytes(PREFIX.size) + _decompress(view[PREFIX.size :], unpacked))
+    if header_size > MAX_HEADER or PREFIX.size + header_size > len(view):
+        raise WireError(f"a header of {header_size} bytes does not fit")
+    message_kind, message_schema, meta, table = _header(view[PREFIX.size : PREFIX.size + header_size])
+    if kind is not None and message_kind != kind:
+        raise WireError(f"a message of kind {message_kind!r} where {kind!r} was expected")
+    if schema is not None and message_schema != schema:
+        raise WireError(f"network structure {message_schema} where {schema} was expected")
+    arrays: dict[str, Array] = {}
+    at = PREFIX.size + header_size
+    for entry in table:
+        name, dtype, shape = _array_entry(entry)
+        if name in arrays:
+            raise WireError(f"array {name!r} twice")
+        at += -at % ALIGNMENT
+        size = prod(shape) * np.dtype(dtype).itemsize
+        if at + size > len(view):
+            raise WireError(f"array {name!r} wants {size} bytes, past the message's end")
+        arrays[name] = np.frombuffer(view[at : at + size], dtype).reshape(shape)
+        if dtype == "|b1" and size and arrays[name].view(np.uint8).max() > 1:
+            raise WireError(f"array {name!r} holds bytes that are neither true nor false")
+        at += size
+    if at != len(view):
+        raise WireError(f"{len(view) - at} bytes after the message's end")
+    return Message(message_kind, message_schema, meta, arrays)
+
+
+def _decompress(frame: memoryview, limit: int) -> bytes:
+    if not limit:
+        raise WireError("a compressed message where none is expected")
+    import zstandard
+
+    try:
+        size = zstandard.frame_content_size(frame)
+        if not 0 <= size <= min(limit, MAX_MESSAGE):
+            raise WireError(f"a compressed message of {size} bytes, where at most {limit} are expected")
+        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=size)
+    except zstandard.ZstdError as error:
+        raise WireError(f"cannot decompress: {error}") from error
+
+
+def _header(raw: memoryview) -> tuple[str, str, dict[str, Any], list[Any]]:
+    try:
+        header = msgpack.unpackb(raw, raw=False, strict_map_key=True, use_list=True)
+    except Exception as error:  # msgpack raises many kinds; all mean the same here
+        raise WireError(f"unreadable header: {type(error).__name__}") from error
+    match header:
+        case [str() as kind, str() as schema, dict() as meta, list() as table]:
+            if len(table) > MAX_ARRAYS:
+                raise WireError(f"{len(table)} arrays in one message, at most {MAX_ARRAYS}")
+            _check_meta(meta, MAX_META_DEPTH)
+            return kind, schema, meta, table
+    raise WireError("the header is not [kind, schema, meta, arrays]")
+
+
+def _check_meta(value: Any, depth: int) -> None:
+    if depth == 0:
+        raise WireError(f"facts nested deeper than {MAX_META_DEPTH}")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise WireError("a fact whose name is not text")
+            _check_meta(item, depth - 1)
+    elif type(value) in (list, tuple):  # not msgpack's ExtType, which is a tuple as well
+        for item in value:
+            _check_meta(item, depth - 1)
+    elif not (value is None or isinstance(value, bool | int | float | str | bytes)):
+        raise WireError(f"a fact of type {type(value).__name__}")
+
+
+def _array_entry(entry: Any) -> tuple[str, str, tuple[int, ...]]:
+    match entry:
+        case [str() as name, str() as dtype, list() as shape]:
+            if dtype not in DTYPES:
+                raise WireError(f"array {name!r} has dtype {dtype!r}")
+            sides_ok = all(type(side) is int and 0 <= side <= MAX_MESSAGE for side in shape)
+            # Sides of 0 count as 1: numpy refuses an empty array whose other sides overflow.
+            if len(shape) > MAX_DIMENSIONS or not sides_ok or prod(side or 1 for side in shape) > MAX_MESSAGE:
+                raise WireError(f"array {name!r} has shape {shape}")
+            return name, dtype, tuple(shape)
+    raise WireError("an array's entry is not [name, dtype, shape]")
+
+
+def encode_weights(weights: Weights) -> bytes:
+    arrays = {"vector": weights.vector}
+    return encode(Message("weights", weights.schema, {"version": weights.version}, arrays))
+
+
+def decode_weights(raw: bytes | memoryview, spec: NetSpec) -> Weights:
+    return read_weights(decode(raw), spec)
+
+
+def read_weights(message: Message, spec: NetSpec) -> Weights:
+    """The weights in a message that is decoded already."""
+    if (message.kind, message.schema) != ("weights", spec.schema):
+        raise WireError(f"{message.kind!r} of {message.schema} where weights of {spec.schema} were expected")
+    vector = message.arrays.get("vector")
+    if vector is None or vector.dtype != np.float32 or vector.shape != (spec.size,):
+        raise WireError(f"weights that are not {spec.size} float32 numbers")
+    if not np.isfinite(vector).all():
+        raise WireError("weights that are not finite")
+    return Weights(_integer(message.meta, "version"), vector, spec.schema)
+
+
+def encode_trajectory(trajectory: Trajectory, schema: str, compress: bool = False) -> bytes:
+    arrays = {name: getattr(trajectory, name) for name in _TRAJECTORY_ARRAYS}
+    meta = {name: getattr(trajectory, name) for name in ("shard", "sequence", "version", "maker")}
+    meta["seconds"] = trajectory.seconds
+    return encode(Message("trajectory", schema, meta, {**arrays, **trajectory.columns}), compress)
+
+
+def decode_trajectory(raw: bytes | memoryview, layout: Layout, schema: str) -> Trajectory:
+    """A trajectory whose every array has the dtype and shape that `layout` gives it."""
+    message = decode(raw, "trajectory", schema, unpacked=layout.nbytes + TRAJECTORY_HEADROOM)
+    arrays = message.arrays
+    if set(arrays) != {field.name for field in layout.fields}:
+        raise WireError(f"a trajectory with the arrays {', '.join(sorted(arrays))}")
+    for spec in layout.fields:
+        array = arrays[spec.name]
+        sparse = spec.name in SPARSE
+        fits = array.ndim > 0 and array.shape[0] <= spec.shape[0] if sparse else array.shape == spec.shape
+        if array.dtype.str != spec.dtype or not fits or array.shape[1:] != spec.shape[1:]:
+            raise WireError(f"{spec.name} is {array.dtype.str}{array.shape}, not {spec.dtype}{spec.shape}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise WireError(f"{spec.name} is not finite")
+    at = arrays["final_at"]
+    if len(at) != len(arrays["final_obs"]) or (at < 0).any() or (at >= arrays["reward"].shape).any():
+        raise WireError("final observations that belong to no step")
+    if len(arrays["episode_return"]) != len(arrays["episode_length"]):
+        raise WireError("episodes with a return but no length")
+    actions, sizes = arrays["action"], layout.action.sizes
+    if layout.action.kind != "gaussian" and ((actions < 0) | (actions >= sizes)).any():
+        raise WireError("an action that does not exist")
+    maker, seconds = message.meta.get("maker"), message.meta.get("seconds")
+    if not isinstance(maker, str) or not isinstance(seconds, float):
+        raise WireError("a trajectory that does not say who made it")
+    return Trajectory(
+        shard=_integer(message.meta, "shard"),
+        sequence=_integer(message.meta, "sequence"),
+        version=_integer(message.meta, "version"),
+        maker=maker,
+        seconds=seconds,
+        played=0,
+        columns={name: arrays[name] for name in layout.columns},
+        **{name: arrays[name] for name in _TRAJECTORY_ARRAYS},
+    )
+
+
+_TRAJECTORY_ARRAYS = (
+    "obs",
+    "action",
+    "reward",
+    "terminated",
+    "truncated",
+    "last_obs",
+    "episode",
+    *SPARSE,
+)
+
+
+def pack_states(states: Mapping[int, ShardState]) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Shard states as facts and arrays, to go into a larger message or a checkpoint."""
+    arrays: dict[str, Array] = {}
+    shards = []
+    for shard, state in states.items():
+        lanes = []
+        for lane in state.lanes:
+            lanes.append([lane.episode, len(lane.actions), lane.lost, list(lane.skip)])
+        arrays[f"shard{shard}.actions"] = np.concatenate([lane.actions for lane in state.lanes])
+        arrays[f"shard{shard}.obs"] = np.stack([lane.obs for lane in state.lanes])
+        shards.append([shard, state.sequence, lanes])
+    return {"shards": shards}, arrays
+
+
+def unpack_states(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, ShardState]:
+    states: dict[int, ShardState] = {}
+    try:
+        for shard, sequence, rows in meta["shards"]:
+            lanes = [_lane_row(*row) for row in rows]  # three values before 0.5, four since
+            actions, obs = arrays[f"shard{shard}.actions"], arrays[f"shard{shard}.obs"]
+            ends = np.cumsum([lane.count for lane in lanes])
+            if not lanes or len(obs) != len(lanes) or ends[-1] != len(actions):
+                raise WireError(f"shard {shard} with {len(obs)} observations for {len(lanes)} lanes")
+            found = tuple(
+                LaneState(lane.episode, actions[end - lane.count : end], obs[i], lane.lost, lane.skip)
+                for i, (lane, end) in enumerate(zip(lanes, ends, strict=True))
+            )
+            states[_whole(shard)] = ShardState(_whole(sequence), found)
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise WireError(f"unreadable shard states: {error!r:.200}") from error
+    return states
+
+
+@dataclass(frozen=True)
+class _LaneRow:
+    episode: int
+    count: int
+    lost: bool
+    skip: tuple[int, ...]
+
+
+def _lane_row(episode: Any, count: Any, lost: Any, skip: Any = ()) -> _LaneRow:
+    if type(lost) is not bool or not isinstance(skip, list | tuple) or len(skip) > MAX_SKIPPED:
+        raise WireError("a lane that is not [episode, actions, lost, episodes to skip]")
+    return _LaneRow(_whole(episode), _whole(count), lost, tuple(map(_whole, skip)))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < MAX_COUNT:
+        raise WireError(f"{value!r:.60} is not a whole number from 0 to 2^62")
+    return value
+
+
+def _integer(meta: Mapping[str, Any], name: str) -> int:
+    try:
+        return _whole(meta.get(name))
+    except WireError as error:
+        raise WireError(f"{name}: {error}") from error

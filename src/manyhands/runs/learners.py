@@ -1,0 +1,113 @@
+"""What learns in a run: an algorithm's learner, loaded late, and others who have a say in its weights."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from manyhands.algos.algorithm import LearnerSetup
+from manyhands.core.arrays import Array, Float32
+from manyhands.core.horizon import Horizon
+from manyhands.core.roles import Learner
+from manyhands.core.trajectories import Remembered, Trajectory
+from manyhands.core.weights import Weights
+from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.journal import Journal
+from manyhands.runs.plan import Plan
+
+Measure = Callable[[Weights], dict[str, float]]
+"""Measures every new version of the weights by means of its own."""
+
+
+class LazyLearner:
+    """Stands for an algorithm's learner until that is loaded, so that workers play while torch loads."""
+
+    def __init__(self, make: Callable[[], Learner], first: Weights, measure: Measure | None = None) -> None:
+        self.make, self.first, self.measure = make, first, measure
+        self.made: Learner | None = None
+
+    def load(self) -> Learner:
+        if self.made is None:
+            self.made = self.make()
+        return self.made
+
+    def weights(self) -> Weights:
+        return self.first if self.made is None else self.made.weights()
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        metrics = self.load().learn(trajectories)
+        return {**metrics, **self.measure(self.weights())} if self.measure is not None else metrics
+
+    def mix(self, vector: Float32, share: float) -> None:
+        self.load().mix(vector, share)
+
+    def state(self) -> Mapping[str, Array]:
+        return self.load().state()
+
+    def remembered(self) -> Remembered | None:
+        return self.load().remembered()
+
+    def needed(self) -> Array:
+        return self.load().needed()
+
+
+class Exchange(Protocol):
+    """Who else has a say in the weights."""
+
+    def after(self, learner: LazyLearner, trajectories: list[Trajectory]) -> None:
+        """Called after every update; may replace the learner's weights."""
+
+    @property
+    def horizon(self) -> Horizon:
+        """Where the run ends."""
+
+    def bind(self, stop: Callable[[], None], said: Callable[[str], None]) -> None:
+        """Told before the first update how to end the run, and how to say something."""
+
+
+class Exchanging:
+    """A learner whose every update somebody else hears of."""
+
+    def __init__(self, learner: LazyLearner, exchange: Exchange) -> None:
+        self.learner, self.exchange = learner, exchange
+
+    def weights(self) -> Weights:
+        return self.learner.weights()
+
+    def learn(self, trajectories: list[Trajectory]) -> dict[str, float]:
+        metrics = self.learner.learn(trajectories)
+        self.exchange.after(self.learner, trajectories)
+        return metrics
+
+
+def open_learner(
+    plan: Plan,
+    first: Weights,
+    resumed: Checkpoint | None,
+    journal: Journal,
+    horizon: Horizon,
+    memory: object = None,
+    measure: Measure | None = None,
+) -> LazyLearner:
+    """What learns in a run; `memory` is what cores share that learn by themselves."""
+    config = plan.config
+    setup = LearnerSetup(
+        spec=plan.spec,
+        layout=plan.task.layout,
+        shards=config.collect.shards,
+        weights=first,
+        seed=config.run.seed,
+        horizon=horizon,
+        directory=journal.directory.parent,
+        memory=memory,
+    )
+
+    def make() -> Learner:
+        learner: Learner = config.algorithm.learner(setup)
+        if resumed is not None and resumed.learner:
+            learner.load_state(first.version, resumed.learner)
+            learner.recall(journal.read(until=learner.pieces))
+        return learner
+
+    lazy = LazyLearner(make, first, measure)
+    if config.algorithm.uses_cores:
+        lazy.load()  # its memory is what the cores play with from the start
+    return lazy

@@ -1,0 +1,278 @@
+"""Wires a run together: settings, environment, channel, algorithm, executor, directory."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from manyhands.channels.base import ExecutorChannel
+from manyhands.config.settings import Config
+from manyhands.core.errors import RunError, UsageError
+from manyhands.core.horizon import Horizon
+from manyhands.core.seeding import INIT, mix
+from manyhands.core.weights import Weights
+from manyhands.envs import make as envs
+from manyhands.roles.executor import Executor
+from manyhands.roles.progress import Progress
+from manyhands.runs import store
+from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.journal import Journal
+from manyhands.runs.learners import Exchange, Exchanging, LazyLearner, Measure, open_learner
+from manyhands.runs.listeners import Listeners
+from manyhands.runs.metrics import MetricsLog
+from manyhands.runs.open_channel import CHANNEL_VARIABLE, broker_name, open_channel
+from manyhands.runs.plan import Plan, plan
+from manyhands.runs.store import Run
+from manyhands.runs.view import View
+from manyhands.system.signals import stop_signals, uninterrupted
+from manyhands.system.threads import share_cores
+
+Measures = Callable[[Plan, Run, int], Measure | None]
+"""Makes what measures the weights of a run, from this version on."""
+EXECUTOR_GRACE = 10.0
+"""Seconds that another executor has to leave."""
+JOINER = """
+import sys
+from manyhands.cli import main
+from manyhands.roles.worker import die_with_parent
+die_with_parent(int(sys.argv.pop(1)))
+main()
+"""
+"""The command line, in a process that does not outlive whoever started it."""
+
+
+def no_measure(plan: Plan, run: Run, version: int) -> Measure | None:
+    """None."""
+    return None
+
+
+def train(
+    config: Config,
+    name: str | None = None,
+    directory: Path | None = None,
+    resume: Run | None = None,
+    callable_env: envs.MakeEnv | None = None,
+    view: View | None = None,
+    channel: str | None = None,
+    executors: int = 1,
+    exchange: Exchange | None = None,
+    start: Weights | None = None,
+    measures: Measures = no_measure,
+) -> Run:
+    """Trains, and returns the run. Ctrl-C stops cleanly. `channel` is a broker, a Ray cluster, or none.
+
+    `start` is what a new run begins with instead of random weights; `measures` makes what measures every
+    new version of them.
+    """
+    view = view or View(quiet=True)
+    share_cores(view.said)
+    path = store.choose_path(name, directory) if resume is None else resume.path
+    planned = plan(config, callable_env)
+    if channel is not None and config.algorithm.uses_cores:
+        raise UsageError(
+            f"{config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
+        )
+    with ExitStack() as held:
+        if resume is not None:
+            held.enter_context(resume.lock())
+        resumed = _last_checkpoint(resume, planned)
+        first = resumed.weights if resumed is not None else start or planned.first_weights()
+        run = resume or store.create(path, config)
+        try:
+            opened = open_channel(planned, channel, run.path)
+        except BaseException:
+            if resume is None:
+                run.discard()
+            raise
+        held.callback(opened.finish, "the run is over")
+        if resume is None:
+            held.enter_context(run.lock())
+        else:
+            run.save_config(config)
+        for _ in range(executors - 1):
+            assert channel is not None
+            held.enter_context(_another_executor(channel, run.path, envs.imported_names(config.env)))
+        measure = measures(planned, run, first.version)
+        _execute(planned, run, opened, first, resumed, view, exchange, measure)
+        opened.finish("the run is over")
+        run.save_books(opened.books())  # with the workers' last reports
+    return run
+
+
+@contextmanager
+def _another_executor(channel: str, path: Path, allowed: Sequence[str]) -> Iterator[None]:
+    """A second process that joins the run; it leaves when the run is over, and dies with this one."""
+    places = (path / f"executor-{number}" for number in count(2))
+    place = next(place for place in places if not place.exists())
+    place.mkdir()  # so that the next one takes another
+    command = [sys.executable, "-c", JOINER, str(os.getpid())]
+    command += ["train", "--join", broker_name(path), "--quiet", "--dir", str(place)]
+    command += [word for name in allowed for word in ("--allow-env", name)]
+    process = subprocess.Popen(command, env={**os.environ, CHANNEL_VARIABLE: channel}, process_group=0)
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(EXECUTOR_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def join(
+    run_name: str,
+    broker: str,
+    name: str | None = None,
+    directory: Path | None = None,
+    view: View | None = None,
+    allowed: Sequence[str] = (),
+) -> Run:
+    """Another executor for a run over a broker: shares its data, has an agent and a directory of its own.
+
+    The run's settings come over the network, so its environment's code must be `allowed` here.
+    """
+    from manyhands.channels.amqp.connection import Address
+    from manyhands.channels.amqp.joined import JoinedChannel
+
+    view = view or View(quiet=True)
+    share_cores(view.said)
+    path = store.choose_path(name, directory)
+    with ExitStack() as held:
+        channel = JoinedChannel(Address.parse(broker), run_name)
+        held.callback(channel.finish, "the run is over")
+        config = channel.config()
+        envs.check_imports(config.env, allowed)
+        seed = mix(config.run.seed, INIT, int(channel.agent, 16)) >> 33  # another agent, not the same twice
+        config = replace(config, run=replace(config.run, seed=seed))
+        planned = plan(config)
+        first = planned.first_weights()
+        run = store.create(path, config)
+        held.enter_context(run.lock())
+        channel.start(planned.task, config.collect.shards)
+        executor = _execute(planned, run, channel, first, None, view)
+        if executor.counts.solved:
+            channel.end_run(f"solved by its executor in {run.path}")
+    return run
+
+
+def _last_checkpoint(resume: Run | None, plan: Plan) -> Checkpoint | None:
+    """What to go on from; None for a new run, and for one that ended before its first checkpoint."""
+    if resume is None or not resume.checkpoint_path(store.LAST).exists():
+        return None
+    found = resume.checkpoint(store.LAST)
+    if found.spec.schema != plan.spec.schema:
+        raise RunError(f"{resume.path} holds another network than its config.yaml describes")
+    return found
+
+
+def _execute(
+    plan: Plan,
+    run: Run,
+    channel: ExecutorChannel,
+    first: Weights,
+    resumed: Checkpoint | None,
+    view: View,
+    exchange: Exchange | None = None,
+    measure: Measure | None = None,
+) -> Executor:
+    config = plan.config
+    journal = Journal(run.path / "memory", plan.task.layout, plan.spec.schema)
+    horizon = Horizon(config.run.steps, config.run.updates) if exchange is None else exchange.horizon
+    memory = getattr(channel, "memory", None)  # of channels to the cores of this machine
+    learner = open_learner(plan, first, resumed, journal, horizon, memory, measure)
+    saves = _Saves(plan, run, channel, learner, journal)
+    counts = Progress.from_plain(resumed.progress) if resumed is not None else None
+    log = MetricsLog(run, counts.steps if counts else 0)
+    listener = Listeners(log, view)
+    heard = learner if exchange is None else Exchanging(learner, exchange)
+    executor = Executor(
+        config, plan.task.layout, channel, heard, plan.solved_at, listener, saves.last, saves.best
+    )
+    if exchange is not None:
+        exchange.bind(executor.stop, listener.said)
+    if resumed is not None and counts is not None:
+        executor.resume(counts, resumed.previous, resumed.shards)
+    view.start(run, config, plan.solved_at)
+    status = "failed"
+    try:
+        with stop_signals(executor.stop):
+            executor.prepare()
+            if not channel.plays_here:
+                learner.load()  # while the workers play; inline, the first rollout comes first
+            executor.run()
+        counts = executor.counts
+        status = "solved" if counts.solved else "stopped" if executor.stopping else "finished"
+    except KeyboardInterrupt:  # a second one, while the first was being heeded
+        status = "stopped"
+        raise
+    finally:
+        with uninterrupted():
+            log.close()
+            run.save_status(_status(executor, status))
+            view.stop()
+    view.end(run, executor)
+    return executor
+
+
+class _Saves:
+    """Writes down what a run needs to go on, and its best agent."""
+
+    def __init__(
+        self, plan: Plan, run: Run, channel: ExecutorChannel, learner: LazyLearner, journal: Journal
+    ) -> None:
+        self.plan, self.run, self.channel = plan, run, channel
+        self.learner, self.journal = learner, journal
+
+    def last(self, executor: Executor) -> None:
+        learned = executor.weights.version > 0
+        piece = self.learner.remembered() if learned else None
+        if piece is not None:
+            self.journal.append(piece)
+        self.run.save(
+            store.LAST,
+            Checkpoint(
+                self.plan.spec,
+                self.plan.spaces.action,
+                executor.weights,
+                executor.previous,
+                dict(self.learner.state()) if learned else {},
+                executor.states,
+                executor.counts.to_plain(),
+            ),
+        )
+        if piece is not None:
+            self.journal.forget(self.learner.needed())
+        self.run.save_status(_status(executor, "running"))
+        self.run.save_books(self.channel.books())
+
+    def best(self, weights: Weights) -> None:
+        self.run.save(store.BEST, Checkpoint(self.plan.spec, self.plan.spaces.action, weights))
+
+
+def _status(executor: Executor, status: str) -> dict[str, Any]:
+    counts = executor.counts.to_plain()
+    del counts["recent"]
+    return {"status": status, "version": executor.weights.version, "updated": store.now(), **counts}
+
+
+def continue_config(run: Run, steps: int | None, until: str | None, workers: int | None) -> Config:
+    """A run's own settings; only how long and with how many workers may change on resume."""
+    plain = run.config().to_plain()
+    for name, value in (("steps", steps), ("until", until), ("workers", workers)):
+        if value is not None:
+            plain["run"][name] = value
+    if workers is not None and run.config().algorithm.uses_cores:
+        raise UsageError(f"{run.path} goes on with its own cores, which share what they learn; no --workers")
+    status = run.status()
+    if status.get("solved") and plain["run"]["until"] == "solved":
+        raise UsageError(f"{run.path} is solved already; go on with --until steps --steps N")
+    used, tested = status.get("steps", 0), status.get("tested_at")
+    if used >= plain["run"]["steps"] and used == tested:
+        raise UsageError(f"{run.path} has used its {plain['run']['steps']} steps; give more: --steps N")
+    return Config.from_plain(plain)
