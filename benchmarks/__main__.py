@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from manyhands.core.errors import ManyhandsError, near
+from manyhands.core.errors import ManyhandsError, did_you_mean
 from manyhands.system.signals import interruptible
 
 BENCHMARKS = (
@@ -19,7 +19,7 @@ def main() -> None:
         print("`python -m benchmarks NAME --help` lists its options.")
         return
     if name not in BENCHMARKS:
-        hint = near(name, BENCHMARKS)
+        hint = did_you_mean(name, BENCHMARKS)
         sys.exit(f"benchmarks: there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}{hint}")
     try:
         with interruptible():

@@ -116,7 +116,7 @@ NASTY: tuple[Any, ...] = (
         "CartPole-v1",
         "[/red]",
         "[link=x",
-        "manyhands.hand.h.1",
+        "manyhands.player.h.1",
         "manyhands.executor.e.1",
         "%s{0}",
     ),

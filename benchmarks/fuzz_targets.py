@@ -24,8 +24,8 @@ from websockets.frames import Close
 
 from benchmarks.fuzz_inputs import Frame
 from manyhands.averaging import link as child_link
-from manyhands.averaging.books import Forgotten, ParentStats
 from manyhands.averaging.child import Exchanger, own_config
+from manyhands.averaging.child_stats import Forgotten, ParentStats
 from manyhands.averaging.maths import FORMATS, quantise
 from manyhands.averaging.parent import Parent
 from manyhands.averaging.protocol import HEADROOM, PROTOCOL, AveragingConfig, structure
@@ -64,7 +64,7 @@ from manyhands.core.events import Fault
 from manyhands.core.heartbeat import run_mark
 from manyhands.core.lanes import ShardState
 from manyhands.core.networks import Conv, Dense, Head, NetSpec
-from manyhands.core.orders import NEWEST, Order, Task, Trial, Verdict
+from manyhands.core.orders import NEWEST, EvalOrder, EvalResult, Order, Task
 from manyhands.core.texts import one_line
 from manyhands.core.trajectories import Layout, Trajectory
 from manyhands.core.weights import Weights
@@ -73,7 +73,7 @@ from manyhands.runs.plan import Plan, plan
 from manyhands.runs.view import _worker_table
 
 RUN = "fuzz-run"
-HAND = "manyhands.hand.h.1"
+PLAYER = "manyhands.player.h.1"
 PEER = "manyhands.executor.e.1"
 KEY = "the key of an executor that joined"
 LONGEST_NAME = 255
@@ -205,8 +205,8 @@ class Orders:
     KINDS: Mapping[str, Any] = {
         "task": Task,
         "order": Order,
-        "trial": Trial,
-        "verdict": Verdict,
+        "eval_order": EvalOrder,
+        "eval_result": EvalResult,
         "fault": Fault,
     }
 
@@ -231,8 +231,8 @@ class Orders:
             [frame(task.to_message())],
             [frame(hogwild.to_message())],
             [frame(Order(1, 1, 0, state, "agent").to_message())],
-            [frame(Trial(0, 1, 5, 0, 10, (3,)).to_message())],
-            [frame(wire.Message("verdict", "", {"part": 0, "returns": [1.0, 2.0], "lengths": [3, 4]}))],
+            [frame(EvalOrder(0, 1, 5, 0, 10, (3,)).to_message())],
+            [frame(wire.Message("eval_result", "", {"part": 0, "returns": [1.0, 2.0], "lengths": [3, 4]}))],
             [frame(Fault("w", 0, 1, 2, 3, "Traceback\n  line\nValueError: x").to_message())],
             [frame(wire.Message("texts", "", texts))],
             [
@@ -268,7 +268,7 @@ class Orders:
             with suppress(UsageError):
                 OwnLimits(100, 8, 1).check(read)
             Task.from_message(read.to_message())
-        elif isinstance(read, Verdict):
+        elif isinstance(read, EvalResult):
             _ = (read.evaluation.mean, read.evaluation.error, read.evaluation.steps)
         else:
             wire.decode(wire.encode(read.to_message()))
@@ -314,7 +314,7 @@ class QuietLink:
         check_name(key)
         wire.decode(body)
 
-    def knock(self, queue: str, body: bytes) -> None:
+    def probe(self, queue: str, body: bytes) -> None:
         self.send("", queue, body)
 
     def deliver(self, queue: str, body: bytes, identity: str, headers: Any = None) -> "Future[bool]":
@@ -346,9 +346,9 @@ class Delivered:
 IDS = (None, "", "fuzz-1", "fuzz-2", "fuzz-3", "other-1", "é" * 120, "\x1b[2J")
 HEADERS: tuple[Mapping[str, Any], ...] = (
     {},
-    {"run": RUN, "agent": "", "hand": HAND},
-    {"run": 5, "agent": None, "hand": {"a": [1]}},
-    {"run": RUN, "agent": "\x1b[2J", "hand": "x" * 1000},
+    {"run": RUN, "agent": "", "player": PLAYER},
+    {"run": 5, "agent": None, "player": {"a": [1]}},
+    {"run": RUN, "agent": "\x1b[2J", "player": "x" * 1000},
 )
 
 
@@ -382,7 +382,7 @@ class Counting:
         self.now = replace(self.now, version=self.now.version + 1)
         return {"loss": 0.0}
 
-    def mix(self, vector: Any, share: float) -> None:
+    def average_into(self, vector: Any, share: float) -> None:
         if not np.isfinite(vector).all():
             raise Finding("weights that are not finite reach a learner")
 
@@ -414,13 +414,13 @@ class ExecutorSide:
         one, two = (played(task, self.weights, shard) for shard in (0, 1))
         meta, arrays = wire.pack_states({0: ShardState.fresh(task.layout).after(one)})
         settled = {**meta, **asdict(Settled("fuzz-1", "e", KEY))}
-        report = Report(HAND, "laptop", "host", 12, 100, 2, 9.5, 1.0, 0.1, 0.0, 3, 0, ("fuzz-1",))
-        other = replace(report, hand="manyhands.hand.i.1", worker="other", open=())
-        verdict = wire.Message("verdict", "", {"part": 0, "returns": [1.0], "lengths": [3]})
+        report = Report(PLAYER, "laptop", "host", 12, 100, 2, 9.5, 1.0, 0.1, 0.0, 3, 0, ("fuzz-1",))
+        other = replace(report, player="manyhands.player.i.1", worker="other", open=())
+        verdict = wire.Message("eval_result", "", {"part": 0, "returns": [1.0], "lengths": [3]})
         fault = Fault("laptop", 0, 1, 2, 3, "Traceback\n  line\nValueError: x")
-        words = Words(HAND, "something to say")
+        words = Words(PLAYER, "something to say")
         mark = run_mark(RUN)
-        gone = Gone("manyhands.hand.h", "killed by signal 11", True, True, mark, 0, 1, 0)
+        gone = Gone("manyhands.player.h", "killed by signal 11", True, True, mark, 0, 1, 0)
         first = in_envelope(wire.encode_trajectory(one, schema), "fuzz-1", data=True)
         second = in_envelope(wire.encode_trajectory(two, schema), "fuzz-2", data=True)
         letters: list[wire.Message] = [
@@ -430,19 +430,19 @@ class ExecutorSide:
             other.to_message("report"),
             fault.to_message(),
             *(words.to_message(kind) for kind in ("notice", "refuse", "failed", "breach")),
-            Unplayed(HAND, "fuzz-1", "out of turn").to_message("unplayed"),
-            Wanted(HAND).to_message("wanted"),
+            Unplayed(PLAYER, "fuzz-1", "out of turn").to_message("unplayed"),
+            Wanted(PLAYER).to_message("wanted"),
             wire.Message("settled", "", settled, arrays),
             Held(("fuzz-1",), KEY).to_message("held"),
             Ended("solved", KEY).to_message("over"),
             Ask(PEER).to_message("ask"),
-            Released(HAND, 0).to_message("released"),
+            Released(PLAYER, 0).to_message("released"),
             gone.to_message("gone"),
         ]
         return [
             *([in_envelope(letter)] for letter in letters),
             [first, second, first],
-            [in_envelope(other.to_message("join")), in_envelope(Released(HAND, 1).to_message("released"))],
+            [in_envelope(other.to_message("join")), in_envelope(Released(PLAYER, 1).to_message("released"))],
             [in_envelope(verdict, "fuzz-3")],
             [in_envelope(gone.to_message("gone")), in_envelope(report.to_message("join"))],
         ]
@@ -463,9 +463,9 @@ class ExecutorSide:
             lambda executor: None,
             lambda weights: None,
         )
-        channel._handle(("join", Report(HAND, "laptop", "host", 12), 0.0))
+        channel._handle(("join", Report(PLAYER, "laptop", "host", 12), 0.0))
         executor.prepare()
-        channel.order(Trial(0, 0, 5, 0, 4))
+        channel.order(EvalOrder(0, 0, 5, 0, 4))
         try:
             for each in frames:
                 self._hear(channel, executor, each)
@@ -481,7 +481,7 @@ class ExecutorSide:
         while not channel.arrivals.empty():
             channel._handle(channel.arrivals.get())
         channel.probed = 0.0
-        channel._look_after_hands()
+        channel._look_after_players()
         while channel.events:
             executor._await_event()
         if (batch := executor._batch()) is not None:
@@ -492,10 +492,10 @@ class ExecutorSide:
             check_shown(status.host)
         if {(status.name, status.host) for status in statuses} - {("laptop", "host"), ("other", "host")}:
             self.console.print(_worker_table(statuses, 1))  # which takes longer than all of the rest
-        channel.books()
+        channel.worker_stats()
 
 
-class FuzzedHand(amqp_worker.Hand):
+class FuzzedPlayer(amqp_worker.Player):
     """Fails for nothing but what it is meant to fail for."""
 
     def _fail(self, session: Any, text: str) -> None:
@@ -506,7 +506,7 @@ class FuzzedHand(amqp_worker.Hand):
 
 
 class WorkerSide:
-    """A hand that plays for one run, and knows of one version of its weights."""
+    """A player that plays for one run, and knows of one version of its weights."""
 
     def __init__(self) -> None:
         self.plan = small_plan()
@@ -524,7 +524,7 @@ class WorkerSide:
         task = self.plan.task
         state = ShardState.fresh(task.layout).after(played(task, self.weights, 0))
         order, later = Order(0, 0, 0).to_message(), Order(0, 1, NEWEST, state).to_message()
-        trial = Trial(0, 0, 5, 0, 2).to_message()
+        trial = EvalOrder(0, 0, 5, 0, 2).to_message()
         first, second, test = (
             in_envelope(wire.Message(m.kind, "", {**m.meta, "order": f"fuzz-{i}", "run": RUN}, m.arrays))
             for i, m in enumerate((order, later, trial), 1)
@@ -544,28 +544,28 @@ class WorkerSide:
 
     def run(self, frames: Sequence[Frame]) -> None:
         said: list[str] = []
-        hand = FuzzedHand(
-            address(), "fuzz", "manyhands.hand.h", [], None, say=said.append, limits=OwnLimits(1, 4, 1)
+        player = FuzzedPlayer(
+            address(), "fuzz", "manyhands.player.h", [], None, say=said.append, limits=OwnLimits(1, 4, 1)
         )
-        hand.inbox, hand.generation = HAND, 1
-        hand._do(self.offer())
-        hand.sessions[RUN].hear_weights(wire.decode(wire.encode_weights(self.weights)), "")
+        player.inbox, player.generation = PLAYER, 1
+        player._do(self.offer())
+        player.sessions[RUN].hear_weights(wire.decode(wire.encode_weights(self.weights)), "")
         try:
             for each in frames:
                 message: Any = delivered(each)
-                hand._hear(message, 1)
-                while not hand.todo.empty():
-                    self._do(hand, hand.todo.get()[1], said)
-                for session in hand.sessions.values():
+                player._hear(message, 1)
+                while not player.todo.empty():
+                    self._do(player, player.todo.get()[1], said)
+                for session in player.sessions.values():
                     report = replace(session.report_card, open=tuple(session.unanswered))
-                    hand.link.knock(session.names.meta_queue, wire.encode(report.to_message("report")))
+                    player.link.probe(session.names.meta_queue, wire.encode(report.to_message("report")))
         finally:
-            for session in hand.sessions.values():
+            for session in player.sessions.values():
                 session.close()
 
-    def _do(self, hand: amqp_worker.Hand, message: wire.Message, said: list[str]) -> None:
+    def _do(self, player: amqp_worker.Player, message: wire.Message, said: list[str]) -> None:
         try:
-            hand._do(message)
+            player._do(message)
         except amqp_session.ConnectionReplacedError:
             return
         except WireError as error:

@@ -189,7 +189,7 @@ def _report(
             Table("Summary", columns, summary),
             Table(
                 "Every run",
-                ("environment", "seed", "verdict", "100 fresh episodes", "steps", "wall clock"),
+                ("environment", "seed", "eval_result", "100 fresh episodes", "steps", "wall clock"),
                 single,
             ),
         ),

@@ -50,14 +50,14 @@ class Workers:
         environment = {**os.environ, "PYTHONPATH": str(TESTS), "MANYHANDS_CHANNEL": url}
         self.process = subprocess.Popen(command, env=environment, process_group=0, preexec_fn=hears_hangups)
 
-    def hands(self) -> list[int]:
+    def players(self) -> list[int]:
         """The processes that play."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(child) for child in children.split()]
 
     def kill(self) -> None:
-        """The daemon and its hands at once, as a power cut would."""
-        for process in [*self.hands(), self.process.pid]:
+        """The daemon and its players at once, as a power cut would."""
+        for process in [*self.players(), self.process.pid]:
             os.kill(process, signal.SIGKILL)
         self.process.wait()
 
@@ -101,13 +101,13 @@ class Cutter:
     def _accept(self) -> None:
         while True:
             try:
-                near, _ = self.listener.accept()
+                did_you_mean, _ = self.listener.accept()
             except OSError:
                 return
             far = socket.create_connection((self.there.hostname, self.there.port))
-            self.sockets += [near, far]
-            threading.Thread(target=self._carry, args=(near, far, True), daemon=True).start()
-            threading.Thread(target=self._carry, args=(far, near, False), daemon=True).start()
+            self.sockets += [did_you_mean, far]
+            threading.Thread(target=self._carry, args=(did_you_mean, far, True), daemon=True).start()
+            threading.Thread(target=self._carry, args=(far, did_you_mean, False), daemon=True).start()
 
     def _carry(self, source: socket.socket, target: socket.socket, up: bool) -> None:
         try:

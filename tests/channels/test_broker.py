@@ -26,8 +26,8 @@ from manyhands.config.resolve import merge, resolve
 from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.errors import EnvError, RunError, UsageError
-from manyhands.core.events import Lost, Notice, Taken
-from manyhands.core.orders import Order, Trial
+from manyhands.core.events import LearnedElsewhere, Notice, WorkerLost
+from manyhands.core.orders import EvalOrder, Order
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.roles.broker import Broker
@@ -209,7 +209,7 @@ def foreign_messages() -> list[bytes]:
     weights = wire.encode_weights(Weights(0, made.spec.initial_vector(0), "another schema"))
     arrays = {"obs": np.full((2, 2), np.nan, np.float32)}
     nan = wire.encode(wire.Message("trajectory", made.spec.schema, {"shard": 0}, arrays))
-    odd = wire.encode(wire.Message("join", "", {"hand": 7}))
+    odd = wire.encode(wire.Message("join", "", {"player": 7}))
     order = wire.encode(wire.Message("order", "", {"run": "another", "order": "x"}))
     bare = wire.encode(wire.Message("order", "", {}))
     return [b"", rng.bytes(100), weights, weights[:50], nan, odd, order, bare]
@@ -264,19 +264,19 @@ def test_what_a_new_connection_brings_again_is_not_learned_twice(channel: AmqpCh
     assert channel.counts.accepted == 1
 
 
-def next_lost(channel: AmqpChannel) -> Lost:
-    found: list[Lost] = []
+def next_lost(channel: AmqpChannel) -> WorkerLost:
+    found: list[WorkerLost] = []
 
     def lost() -> bool:
         event = channel.receive(0.1)
-        found.extend([event] if isinstance(event, Lost) else [])
+        found.extend([event] if isinstance(event, WorkerLost) else [])
         return bool(found)
 
     wait_for(lost)
     return found[0]
 
 
-def test_an_order_that_no_hand_can_follow_comes_back_instead_of_being_waited_for(
+def test_an_order_that_no_player_can_follow_comes_back_instead_of_being_waited_for(
     channel: AmqpChannel,
 ) -> None:
     with Workers(broker().url, 1):
@@ -293,9 +293,9 @@ def test_a_test_that_an_environment_spoils_ends_the_run(tmp_path: Path) -> None:
     made = plan(Config.from_plain(merge(SMALL, {"env": {"id": "small_envs:Failing", "kwargs": kwargs}})))
     opened = AmqpChannel(made.task, Address.parse(broker().url), f"test-{uuid.uuid4().hex}", made.config)
     opened.publish(Weights(0, made.spec.initial_vector(0), made.spec.schema))
-    trial = Trial(0, 0, 0, 0, 4)
+    eval_order = EvalOrder(0, 0, 0, 0, 4)
     with Workers(broker().url, 1):
-        opened.order(trial)
+        opened.order(eval_order)
         with pytest.raises(EnvError, match="its reward is 'much'"):
             next_lost(opened)
         opened.finish("the test is over")
@@ -328,7 +328,7 @@ def test_what_an_executor_that_joined_has_learned_is_told_whatever_happens_to_it
                 if isinstance(event, Trajectory):
                     channel.ack(event)
                     answered.add((event.shard, event.sequence))
-                elif isinstance(event, Taken):
+                elif isinstance(event, LearnedElsewhere):
                     answered.add((event.order.shard, event.order.sequence))
 
             def two_learned() -> bool:  # at a time, before either is acknowledged
@@ -473,8 +473,10 @@ def test_what_workers_did_is_written_into_the_run(tmp_path: Path) -> None:
         run = train(Config.from_plain(SMALL), directory=tmp_path / "run", channel=broker().url)
     books = json.loads((run.path / "workers.json").read_text())
     counts = books["trajectories"]
-    assert sum(hand["steps"] for hand in books["hands"].values()) >= 2048
-    assert sum(hand["sent"] for hand in books["hands"].values()) == counts["received"] + counts["unread"]
+    assert sum(player["steps"] for player in books["players"].values()) >= 2048
+    assert (
+        sum(player["sent"] for player in books["players"].values()) == counts["received"] + counts["unread"]
+    )
     assert counts["received"] == counts["accepted"] + counts["dropped"]
 
 

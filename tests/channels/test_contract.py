@@ -18,7 +18,7 @@ from manyhands.channels.ray import RayChannel
 from manyhands.config.settings import Config
 from manyhands.core.events import Fault, Notice
 from manyhands.core.lanes import ShardState
-from manyhands.core.orders import NEWEST, Order, Trial, Verdict
+from manyhands.core.orders import NEWEST, EvalOrder, EvalResult, Order
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.runs.plan import Plan, plan
@@ -207,10 +207,10 @@ def test_the_parts_of_a_test_give_the_same_episodes_whoever_plays_them(opener: O
     for channel in (InlineChannel(made.task), opener(made)):
         channel.publish(weights(made, 0))
         for part in range(SHARDS):
-            channel.order(Trial(part, 0, seed=9, first=part * 10, count=10))
-        verdicts = [channel.receive(30) for _ in range(SHARDS)]
-        assert all(isinstance(verdict, Verdict) for verdict in verdicts)
-        found.append({verdict.part: verdict.evaluation for verdict in verdicts})
+            channel.order(EvalOrder(part, 0, seed=9, first=part * 10, count=10))
+        results = [channel.receive(30) for _ in range(SHARDS)]
+        assert all(isinstance(result, EvalResult) for result in results)
+        found.append({result.part: result.evaluation for result in results})
         channel.finish("compared")
     assert found[0] == found[1]
     assert all(len(evaluation.returns) == 10 for evaluation in found[0].values())

@@ -23,14 +23,14 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from benchmarks.slow_wire import SlowWire
-from manyhands.averaging.books import Child
+from manyhands.averaging.child_stats import Child
 from manyhands.averaging.connections import LONGEST
-from manyhands.averaging.keeper import mean_return
 from manyhands.averaging.link import Link
 from manyhands.averaging.maths import FORMATS, Format, dequantise, quantise
 from manyhands.averaging.network import Network, averaged
 from manyhands.averaging.parent import Parent
 from manyhands.averaging.protocol import PROTOCOL, message_limit, structure
+from manyhands.averaging.recorder import mean_return
 from manyhands.cli.main import main
 from manyhands.core import wire
 from manyhands.core.errors import RunError
@@ -617,11 +617,11 @@ def test_a_second_ctrl_c_stops_a_parent_and_does_not_fail_it(pause: float, netwo
 def test_a_lost_child_hears_that_it_is_over(network: Network) -> None:
     begin(network, exchanges=30)
     between = SlowWire(int(network.address.rpartition(":")[2]), 0.0)
-    near, network.address = network.address, between.address
+    did_you_mean, network.address = network.address, between.address
     network.start_child("far", "--cores", 1, "--quiet")
     wait_for(lambda: "far joined" in network.said("parent"))
     between.cut()
-    network.address = near
+    network.address = did_you_mean
     network.start_child("near", "--cores", 1, "--quiet")
     network.wait(60)
     assert [network.children[name].wait(30) for name in ("near", "far")] == [0, 0]

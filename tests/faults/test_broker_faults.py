@@ -105,22 +105,22 @@ def test_every_algorithm_learns_the_same_bits_over_the_broker(tmp_path: Path, al
     assert digest(there) == digest(here)
 
 
-def test_a_hand_that_is_killed_is_replaced_and_changes_no_bit(tmp_path: Path) -> None:
+def test_a_player_that_is_killed_is_replaced_and_changes_no_bit(tmp_path: Path) -> None:
     with Workers(broker().url, 2) as workers:
-        view = Watcher(2000, lambda: os.kill(workers.hands()[0], signal.SIGKILL))
+        view = Watcher(2000, lambda: os.kill(workers.players()[0], signal.SIGKILL))
         disturbed = train(config(), directory=tmp_path / "killed", view=view, channel=broker().url)
     assert "ended by SIGKILL" in view.text
     assert digest(disturbed) == undisturbed()
     balanced(view.counts)
 
 
-def test_a_hand_that_falls_silent_is_given_up_and_comes_back(tmp_path: Path) -> None:
+def test_a_player_that_falls_silent_is_given_up_and_comes_back(tmp_path: Path) -> None:
     """As when a laptop sleeps: its connection is still there, and the broker notices nothing."""
     with Workers(broker().url, 2) as workers:
         asleep: list[int] = []
 
         def fall_asleep() -> None:
-            asleep.append(workers.hands()[0])
+            asleep.append(workers.players()[0])
             os.kill(asleep[0], signal.SIGSTOP)
 
         def finished(view: Watcher) -> bool:
@@ -206,7 +206,7 @@ def undisturbed_solution(large: bool = False) -> str:
 
 
 def test_a_worker_killed_in_the_middle_of_a_send_is_not_heard_and_the_run_ends_solved(tmp_path: Path) -> None:
-    """The broker has half of a trajectory's bytes when the hand dies; another plays it again."""
+    """The broker has half of a trajectory's bytes when the player dies; another plays it again."""
     cutter = Cutter(broker().url)
     cutter.armed.set()
     view = Watcher()
@@ -215,7 +215,7 @@ def test_a_worker_killed_in_the_middle_of_a_send_is_not_heard_and_the_run_ends_s
         def kill() -> None:
             assert cutter.cut.wait(60)
             cutter.armed.clear()
-            os.kill(workers.hands()[0], signal.SIGKILL)
+            os.kill(workers.players()[0], signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
         killer.start()
@@ -241,7 +241,7 @@ def test_whatever_dies_the_run_ends_solved_with_the_same_bits(tmp_path: Path, wh
             crews[0].kill()
             crews.append(Workers(node.url, 2))
         else:
-            os.kill(crews[0].hands()[0], signal.SIGKILL)
+            os.kill(crews[0].players()[0], signal.SIGKILL)
 
     view = Watcher(4000, strike)
     try:
@@ -286,7 +286,7 @@ def test_a_killed_executor_is_resumed_until_solved_with_the_same_bits(tmp_path: 
         ("exit", "exit code 7"),
     ],
 )
-def test_a_misbehaving_environment_takes_one_hand_and_the_run_goes_on(
+def test_a_misbehaving_environment_takes_one_player_and_the_run_goes_on(
     tmp_path: Path, how: str, said: str
 ) -> None:
     view = Watcher()
@@ -304,7 +304,7 @@ def test_a_misbehaving_environment_takes_one_hand_and_the_run_goes_on(
     assert run.status()["steps"] == 6144
 
 
-def test_a_hand_that_grows_larger_than_its_run_allows_is_replaced(tmp_path: Path) -> None:
+def test_a_player_that_grows_larger_than_its_run_allows_is_replaced(tmp_path: Path) -> None:
     view = Watcher()
     layers = {"env": {"kwargs": {"leak": 30_000}}, "run": {"worker_memory": 150, "steps": 8192}}
     with Workers(broker().url, 1):
@@ -317,24 +317,24 @@ def test_a_hand_that_grows_larger_than_its_run_allows_is_replaced(tmp_path: Path
     assert "MB, more than 150" in view.text
 
 
-def test_a_closed_terminal_ends_a_worker_and_its_hands_politely() -> None:
+def test_a_closed_terminal_ends_a_worker_and_its_players_politely() -> None:
     with Workers(broker().url, 2) as workers:
-        wait_for(lambda: len(workers.hands()) == 2)
-        hands = workers.hands()
+        wait_for(lambda: len(workers.players()) == 2)
+        players = workers.players()
         workers.process.send_signal(signal.SIGHUP)
         assert workers.process.wait(30) == 0
-        assert not any(Path(f"/proc/{hand}").exists() for hand in hands)
+        assert not any(Path(f"/proc/{player}").exists() for player in players)
 
 
 @pytest.mark.parametrize("welcome", [True, False])
-def test_a_hand_that_cannot_start_ends_its_worker_only_if_none_ever_could(welcome: bool) -> None:
+def test_a_player_that_cannot_start_ends_its_worker_only_if_none_ever_could(welcome: bool) -> None:
     daemon = Daemon("amqp://127.0.0.1:1/", 1, "worker", False, [])
     daemon.welcome = welcome
     failed = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], process_group=0, text=True)
-    hand = Watched(0, "hand", failed, unshared(), time.monotonic())
-    daemon.hands.append(hand)
+    player = Watched(0, "player", failed, unshared(), time.monotonic())
+    daemon.players.append(player)
     daemon.due.clear()
-    daemon._bury(hand, failed.wait())
+    daemon._bury(player, failed.wait())
     daemon.link.close()
     assert daemon.stopping == (not welcome)
     assert bool(daemon.due) == welcome

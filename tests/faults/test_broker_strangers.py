@@ -38,7 +38,7 @@ from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.env_config import EnvConfig
 from manyhands.core.errors import EnvError
-from manyhands.core.events import Fault, Lost, Notice, Over
+from manyhands.core.events import Fault, Notice, RunEnded, WorkerLost
 from manyhands.core.heartbeat import run_mark
 from manyhands.core.orders import Order
 from manyhands.core.weights import Weights
@@ -161,7 +161,7 @@ def repeat(stop: threading.Event, exchange: str, message: wire.Message) -> None:
         publish(exchange, "", message)
 
 
-@pytest.mark.parametrize("what", ["trajectory", "verdict", "join", "released", "report"])
+@pytest.mark.parametrize("what", ["trajectory", "eval_result", "join", "released", "report"])
 def test_what_vanishes_at_the_broker_is_asked_for_again_and_changes_no_bit(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +196,7 @@ def test_what_vanishes_at_the_broker_is_asked_for_again_and_changes_no_bit(
         run = train(Config.from_plain(SMALL), directory=tmp_path / "run", channel=broker().url, view=view)
         for workers in late:
             workers.stop()
-    assert len(vanished) == 2 or what in ("verdict", "released")
+    assert len(vanished) == 2 or what in ("eval_result", "released")
     assert vanished
     assert digest(run) == undisturbed()
 
@@ -239,35 +239,35 @@ def events_of(channel: AmqpChannel, seconds: float = 1.5) -> list[Any]:
 
 
 def test_a_trajectory_that_vanishes_is_ordered_again(channel: AmqpChannel) -> None:
-    """Its order is open, and no hand has it: after a few reports it is given back."""
+    """Its order is open, and no player has it: after a few reports it is given back."""
     with Workers(broker().url, 1):
-        wait_for(lambda: channel.receive(0.1) is None and bool(channel.hands.known))
-        hand = next(iter(channel.hands.known.values()))
+        wait_for(lambda: channel.receive(0.1) is None and bool(channel.players.known))
+        player = next(iter(channel.players.known.values()))
         order = Order(0, 0, 0)
         identity = f"{channel.executor}-lost"
-        channel.hands.give(order, identity)  # the message itself never leaves
-        lost: list[Lost] = []
+        channel.players.give(order, identity)  # the message itself never leaves
+        lost: list[WorkerLost] = []
 
         def given_back() -> bool:
             event = channel.receive(0.1)
-            lost.extend([event] if isinstance(event, Lost) else [])
+            lost.extend([event] if isinstance(event, WorkerLost) else [])
             return bool(lost)
 
         wait_for(given_back, 20)
     assert lost[0].orders == (order,)
     assert not lost[0].fault
     assert "got lost" in lost[0].reason
-    assert identity not in hand.orders
+    assert identity not in player.orders
 
 
 def test_the_end_of_a_run_is_taken_from_its_executors_alone(channel: AmqpChannel) -> None:
     publish("", channel.names.meta_queue, Ended("I say so", "no key").to_message("over"))
     publish("", channel.names.meta_queue, wire.Message("over", "", {"reason": "I say so"}))
-    assert not any(isinstance(event, Over) for event in events_of(channel))
+    assert not any(isinstance(event, RunEnded) for event in events_of(channel))
     assert channel.counts.foreign == 2
     channel.keys["manyhands.executor.joined"] = "known"
     publish("", channel.names.meta_queue, Ended("solved", "known").to_message("over"))
-    assert any(isinstance(event, Over) for event in events_of(channel))
+    assert any(isinstance(event, RunEnded) for event in events_of(channel))
 
 
 @pytest.mark.parametrize(
@@ -275,22 +275,24 @@ def test_the_end_of_a_run_is_taken_from_its_executors_alone(channel: AmqpChannel
     [
         wire.Message("settled", "", {"order": "x", "agent": "a", "key": "k", "shards": []}),
         wire.Message("settled", "", {"order": "x", "agent": "a", "key": "k"}),
-        wire.Message("gone", "", {"process": "manyhands.hand.a", "lane": float("inf")}),
-        wire.Message("released", "", {"hand": "manyhands.hand.a", "shard": float("inf")}),
-        wire.Message("released", "", {"hand": "manyhands.hand.a", "shard": 2**70}),
-        wire.Message("released", "", {"hand": "amq.direct", "shard": 1}),
+        wire.Message("gone", "", {"process": "manyhands.player.a", "lane": float("inf")}),
+        wire.Message("released", "", {"player": "manyhands.player.a", "shard": float("inf")}),
+        wire.Message("released", "", {"player": "manyhands.player.a", "shard": 2**70}),
+        wire.Message("released", "", {"player": "amq.direct", "shard": 1}),
         wire.Message(
-            "hello", "", {"hand": "manyhands.other.data_queue", "worker": "", "host": "", "process": 1}
+            "hello", "", {"player": "manyhands.other.data_queue", "worker": "", "host": "", "process": 1}
         ),
-        wire.Message("report", "", {"hand": "manyhands.hand.a", "worker": "w", "host": "h", "process": True}),
-        wire.Message("report", "", {"hand": "manyhands.hand.a", "steps": float("nan")}),
-        wire.Message("verdict", "", {"part": 0, "returns": [], "lengths": []}),
-        wire.Message("verdict", "", {"part": 0, "returns": [1.0], "lengths": [-3]}),
+        wire.Message(
+            "report", "", {"player": "manyhands.player.a", "worker": "w", "host": "h", "process": True}
+        ),
+        wire.Message("report", "", {"player": "manyhands.player.a", "steps": float("nan")}),
+        wire.Message("eval_result", "", {"part": 0, "returns": [], "lengths": []}),
+        wire.Message("eval_result", "", {"part": 0, "returns": [1.0], "lengths": [-3]}),
         wire.Message(
             "fault", "", {"worker": ["a"], "shard": 0, "lane": 0, "episode": 0, "seed": 0, "text": ""}
         ),
         wire.Message("ask", "", {"inbox": "manyhands.other.meta_queue"}),
-        wire.Message("notice", "", {"hand": "manyhands.hand.a"}),
+        wire.Message("notice", "", {"player": "manyhands.player.a"}),
         wire.Message("no such kind", "", {}),
     ],
     ids=lambda message: f"{message.kind}-{hashlib.sha256(repr(message).encode()).hexdigest()[:4]}",
@@ -307,11 +309,11 @@ def test_a_message_that_makes_no_sense_is_counted_like_any_other(
 
 def test_escape_sequences_of_others_reach_nobody(channel: AmqpChannel) -> None:
     nasty = "\x1b[2J\x1b]0;owned\x07 one\ntwo\u202e\u2028"
-    hand = f"manyhands.hand.{nasty}.1-0.1"
-    publish("", channel.names.meta_queue, wire.Message("notice", "", {"hand": hand, "text": nasty}))
+    player = f"manyhands.player.{nasty}.1-0.1"
+    publish("", channel.names.meta_queue, wire.Message("notice", "", {"player": player, "text": nasty}))
     publish("", channel.names.meta_queue, Fault(nasty, 0, 0, 0, 0, nasty).to_message())
     publish("", channel.names.meta_queue, wire.Message(nasty, "", {}))
-    gone = Gone("manyhands.hand.a", nasty, False, True, run_mark(channel.names.run), 0, 0, 0)
+    gone = Gone("manyhands.player.a", nasty, False, True, run_mark(channel.names.run), 0, 0, 0)
     publish(TO_EXECUTORS, "", gone.to_message("gone"))
     found = events_of(channel)
     assert len(found) >= 3
@@ -324,29 +326,29 @@ def test_escape_sequences_of_others_reach_nobody(channel: AmqpChannel) -> None:
 
 
 def test_a_death_counts_for_the_run_that_was_played(channel: AmqpChannel) -> None:
-    hand = Report("manyhands.hand.w.1-0.1", "w", "host", 1)
+    player = Report("manyhands.player.w.1-0.1", "w", "host", 1)
     for run, fault in ((0, False), (run_mark("another"), False), (run_mark(channel.names.run), True)):
-        channel._join(hand)
+        channel._join(player)
         channel.order(Order(0, 0, 0))
-        gone = Gone("manyhands.hand.w.1-0", "ended by SIGSEGV", True, True, run, 0, 1, 7)
-        channel._hand_gone(gone)
-        lost = next(event for event in channel.events if isinstance(event, Lost))
+        gone = Gone("manyhands.player.w.1-0", "ended by SIGSEGV", True, True, run, 0, 1, 7)
+        channel._player_gone(gone)
+        lost = next(event for event in channel.events if isinstance(event, WorkerLost))
         channel.events.clear()
-        channel.hands.waiting.clear()
+        channel.players.waiting.clear()
         assert lost.fault == fault
-        assert (lost.culprit is not None) == fault
+        assert (lost.crash_site is not None) == fault
 
 
 def test_a_bit_that_flips_in_weights_is_noticed_and_the_weights_are_sent_again(channel: AmqpChannel) -> None:
     with Workers(broker().url, 1):
-        wait_for(lambda: channel.receive(0.1) is None and bool(channel.hands.known))
-        hand = next(iter(channel.hands.known))
+        wait_for(lambda: channel.receive(0.1) is None and bool(channel.players.known))
+        player = next(iter(channel.players.known))
         good = channel.published[0]
         weights = wire.decode_weights(good, channel.task.spec)
         damaged = bytearray(wire.encode_weights(replace(weights, version=1)))
         damaged[len(damaged) // 2] ^= 1
         channel.published[1] = wire.encode_weights(replace(weights, version=1))
-        channel.link.send("", hand, bytes(damaged), headers={"run": channel.names.run})
+        channel.link.send("", player, bytes(damaged), headers={"run": channel.names.run})
         channel.order(Order(0, 0, 1))
         texts: list[str] = []
         for event in iter(lambda: channel.receive(5.0), None):
@@ -410,7 +412,7 @@ def test_the_sums_add_up_after_kills(tmp_path: Path) -> None:
 
         def kill(steps: int) -> None:
             if steps >= 1500 * (len(killed) + 1) and len(killed) < 3:
-                victim = workers.hands()[0]
+                victim = workers.players()[0]
                 killed.append(victim)
                 os.kill(victim, signal.SIGKILL)
 
@@ -426,15 +428,15 @@ def test_the_sums_add_up_after_kills(tmp_path: Path) -> None:
     assert np.isfinite(run.checkpoint(LAST).weights.vector).all()
 
 
-def test_a_hand_that_somebody_kills_is_back_at_once() -> None:
+def test_a_player_that_somebody_kills_is_back_at_once() -> None:
     """Waiting longer and longer is for what fails by itself."""
     with Workers(broker().url, 1) as workers:
         for _ in range(4):
-            wait_for(lambda: len(workers.hands()) == 1)
+            wait_for(lambda: len(workers.players()) == 1)
             time.sleep(1.5)  # until the broker has taken it
-            victim = workers.hands()[0]
+            victim = workers.players()[0]
             os.kill(victim, signal.SIGKILL)
-            wait_for(lambda victim=victim: workers.hands() not in ([], [victim]), 1.5)
+            wait_for(lambda victim=victim: workers.players() not in ([], [victim]), 1.5)
 
 
 def test_an_executor_waits_for_a_broker_that_is_not_there_yet(

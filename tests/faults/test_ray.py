@@ -22,7 +22,7 @@ from manyhands.config import algorithms
 from manyhands.config.resolve import merge
 from manyhands.config.settings import Config
 from manyhands.core.errors import EnvError, RunError
-from manyhands.core.events import Lost
+from manyhands.core.events import WorkerLost
 from manyhands.core.orders import Order
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
@@ -139,7 +139,7 @@ def test_an_actor_that_is_killed_while_it_has_nothing_to_do_is_noticed_with_its_
         wait_for(lambda: process_of(channel) not in (None, process))
         channel.order(Order(0, 1, 0))
         lost = next_event(channel)
-        assert isinstance(lost, Lost)
+        assert isinstance(lost, WorkerLost)
         assert lost.orders == (Order(0, 1, 0),)
     finally:
         channel.finish("the test is over")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from manyhands.averaging.child import Exchanger
-from manyhands.averaging.door import Door
 from manyhands.averaging.limits import MAX_ENVS, MAX_MESSAGE_MB
 from manyhands.averaging.link import Link
+from manyhands.averaging.listening import ListenConfig
 from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, dequantise, quantise, within
 from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig
 from manyhands.cli.averaging_options import add_child, add_parent
@@ -127,7 +127,7 @@ def test_help_tells_the_defaults_that_there_are() -> None:
     add_child(commands)
     told = " ".join(commands.choices["parent"].format_help().split())
     alone = {"hogwild", "token_file", "tls_cert", "tls_key"}  # off, or none
-    for field in (*fields(AveragingConfig), *fields(Door)):
+    for field in (*fields(AveragingConfig), *fields(ListenConfig)):
         if field.name not in alone:
             option = f"--{field.name.replace('_', '-')} "
             text = told.rpartition(option)[2].partition(" --")[0]
@@ -184,7 +184,7 @@ class Still:
     def weights(self) -> Weights:
         return Weights(0, self.vector, "")
 
-    def mix(self, vector: Float32, share: float) -> None:
+    def average_into(self, vector: Float32, share: float) -> None:
         raise AssertionError("beta is 0")
 
 

@@ -155,7 +155,7 @@ class Mixing:
     def weights(self) -> Weights:
         return Weights(0, self.vector, SPEC.schema)
 
-    def mix(self, vector: Float32, share: float) -> None:
+    def average_into(self, vector: Float32, share: float) -> None:
         self.vector = average(self.vector, vector, share)
 
 

@@ -13,13 +13,13 @@ import yaml
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from manyhands.averaging import books
-from manyhands.averaging.books import Child, Forgotten, ParentStats
-from manyhands.averaging.door import Door
-from manyhands.averaging.keeper import MOST_PENDING, Begun, Keeper
+from manyhands.averaging import child_stats as books
+from manyhands.averaging.child_stats import Child, Forgotten, ParentStats
+from manyhands.averaging.listening import ListenConfig
 from manyhands.averaging.maths import quantise
 from manyhands.averaging.parent import Parent
 from manyhands.averaging.protocol import PROTOCOL, AveragingConfig, structure
+from manyhands.averaging.recorder import MOST_PENDING, ParentRecorder, ParentSetup
 from manyhands.cli import averaging as commands
 from manyhands.cli.averaging_options import add_parent
 from manyhands.config.settings import Config
@@ -39,8 +39,8 @@ class Exchanging:
     def __init__(self, path: Path, exchanges: int, every: int) -> None:
         averaging = AveragingConfig(exchanges=exchanges, checkpoint_every=every, alpha=0.5)
         run, stats = store.create(path, PLANNED.config), ParentStats({}, Forgotten())
-        begun = Begun(run, PLANNED, averaging, PLANNED.first_weights(), stats)
-        self.keeper = Keeper(begun, quiet=True)
+        begun = ParentSetup(run, PLANNED, averaging, PLANNED.first_weights(), stats)
+        self.keeper = ParentRecorder(begun, quiet=True)
         self.parent = Parent(
             averaging,
             PLANNED.config,
@@ -274,10 +274,10 @@ def test_damaged_settings_of_a_parent_are_said_in_one_line(text: str, tmp_path: 
 )
 def test_a_damaged_address_of_a_parent_is_said_in_one_line(plain: Any, tmp_path: Path) -> None:
     run = store.create(tmp_path / "run", PLANNED.config)
-    (run.path / store.DOOR).write_text(yaml.safe_dump(plain))
+    (run.path / store.LISTEN).write_text(yaml.safe_dump(plain))
     command = argparse.ArgumentParser().add_subparsers()
     add_parent(command)
     options = command.choices["parent"].parse_args(["--resume", str(run.path)])
-    with pytest.raises(ManyhandsError, match=r"door\.yaml") as said:
-        Door.of(options, run)
+    with pytest.raises(ManyhandsError, match=r"listen\.yaml") as said:
+        ListenConfig.of(options, run)
     assert "\n" not in str(said.value)

@@ -17,10 +17,10 @@ from manyhands.channels.amqp.joined import JoinedChannel
 from manyhands.channels.amqp.messages import Gone, Held, Report, Settled, Unplayed
 from manyhands.config.settings import Config
 from manyhands.core import wire
-from manyhands.core.events import Culprit, Event, Lost, Taken
+from manyhands.core.events import CrashSite, Event, LearnedElsewhere, WorkerLost
 from manyhands.core.heartbeat import TESTING
 from manyhands.core.lanes import ShardState
-from manyhands.core.orders import Order, Task, Trial
+from manyhands.core.orders import EvalOrder, Order, Task
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.runs.plan import plan
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
     "net": {"hidden": [4]},
     "run": {"mode": "async", "workers": 0},
 }
-FIRST, SECOND, THIRD = (f"manyhands.hand.{name}.1-0" for name in "abc")
+FIRST, SECOND, THIRD = (f"manyhands.player.{name}.1-0" for name in "abc")
 """Worker processes; the inbox of each ends with the number of its connection."""
 
 
@@ -42,7 +42,7 @@ class Nowhere(Quiet):
 
     def acknowledge(self, message: Any, generation: int) -> None: ...
 
-    def knock(self, queue: str, body: bytes) -> None: ...
+    def probe(self, queue: str, body: bytes) -> None: ...
 
     def deliver(self, queue: str, body: bytes, identity: str, headers: Any = None) -> "Future[bool]":
         self.send("", queue, body)
@@ -74,15 +74,15 @@ def events(channel: AmqpChannel) -> list[Event]:
     return found
 
 
-@pytest.mark.parametrize("order", [Order(0, 0, 0), Trial(0, 0, 0, 0, 1)])
-def test_a_malformed_order_comes_back_as_a_fault(channel: AmqpChannel, order: Order | Trial) -> None:
+@pytest.mark.parametrize("order", [Order(0, 0, 0), EvalOrder(0, 0, 0, 0, 1)])
+def test_a_malformed_order_comes_back_as_a_fault(channel: AmqpChannel, order: Order | EvalOrder) -> None:
     """Given again and again without one, it would keep a run busy for ever."""
     channel._handle(("join", report(FIRST), 0.0))
     channel.order(order)
     for malformed in (True, True):
         channel._handle(("unplayed", Unplayed(f"{FIRST}.1", "own-1", "no such order", malformed)))
     (lost,) = events(channel)
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, WorkerLost)
     assert (lost.orders, lost.fault) == ((order,), True)
 
 
@@ -95,42 +95,42 @@ def answer(task: Task) -> Trajectory:
 
 def arrives(channel: AmqpChannel, identity: str, process: str = FIRST) -> None:
     """An answer to the order `identity`, in the data_queue."""
-    message = SimpleNamespace(message_id=identity, headers={"hand": f"{process}.1"})
+    message = SimpleNamespace(message_id=identity, headers={"player": f"{process}.1"})
     channel.published[0] = b""
     channel._handle(("data", answer(channel.task), message, 1))
 
 
 def balanced(channel: AmqpChannel) -> bool:
-    counts = channel.books()["trajectories"]
+    counts = channel.worker_stats()["trajectories"]
     came = counts["received"] + counts["unread"] + counts["shared"]
     return bool(counts["sent"] + counts["earlier"] == came)
 
 
 def test_the_sums_add_up_for_an_executor_that_was_resumed(channel: AmqpChannel) -> None:
-    """What its hands had sent to the one before it counted twice: as earlier, and as sent."""
+    """What its players had sent to the one before it counted twice: as earlier, and as sent."""
     channel._handle(("join", report(FIRST), 0.0))
     for number in range(3):
         arrives(channel, f"before-{number}")
     channel.order(Order(0, 0, 0))
     arrives(channel, "own-1")
-    counts = channel.books()["trajectories"]
+    counts = channel.worker_stats()["trajectories"]
     assert (counts["sent"], counts["earlier"], counts["received"]) == (1, 3, 4)
     assert balanced(channel)
 
 
-def test_the_sums_add_up_for_hands_with_long_names(channel: AmqpChannel) -> None:
+def test_the_sums_add_up_for_players_with_long_names(channel: AmqpChannel) -> None:
     """Three processes of one worker had been written down as one."""
     for number in range(3):
-        process = f"manyhands.hand.{'x' * 100}.1234abcd-{number}"
+        process = f"manyhands.player.{'x' * 100}.1234abcd-{number}"
         channel._handle(("join", report(process), 0.0))
         channel._handle(("report", report(process, sent=number + 1), 1.0))
-    books = channel.books()
-    assert len(books["hands"]) == 3
+    books = channel.worker_stats()
+    assert len(books["players"]) == 3
     assert books["trajectories"]["sent"] == 6
 
 
 def reports(channel: AmqpChannel, count: int, first: float = 100.0) -> None:
-    """So many seconds of reports of a hand that has no order, long after it was given one."""
+    """So many seconds of reports of a player that has no order, long after it was given one."""
     for second in range(count):
         later = time.monotonic() + first + second
         channel._handle(("report", report(FIRST), later))
@@ -144,7 +144,7 @@ def settles(channel: AmqpChannel, identity: str) -> None:
 
 def look(channel: AmqpChannel) -> None:
     channel.probed = 0.0
-    channel._look_after_hands()
+    channel._look_after_players()
 
 
 def test_what_another_executor_holds_is_not_lost(channel: AmqpChannel) -> None:
@@ -159,7 +159,7 @@ def test_what_another_executor_holds_is_not_lost(channel: AmqpChannel) -> None:
     assert not channel.events
     settles(channel, "own-1")
     (taken,) = events(channel)
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, LearnedElsewhere)
     assert channel.counts.shared == 1
 
 
@@ -171,7 +171,7 @@ def test_what_strangers_say_they_hold_counts_for_nothing(channel: AmqpChannel) -
         channel._handle(("held", Held(("own-1",), "no key")))
     look(channel)
     (lost,) = channel.events
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, WorkerLost)
 
 
 def test_what_another_executor_learned_from_late_counts_as_shared_once(channel: AmqpChannel) -> None:
@@ -182,12 +182,12 @@ def test_what_another_executor_learned_from_late_counts_as_shared_once(channel: 
     reports(channel, 9)
     look(channel)
     (lost,) = events(channel)
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, WorkerLost)
     for _ in range(2):
         settles(channel, "own-1")
     assert not events(channel)
     assert channel.counts.shared == 1
-    assert balanced(channel)  # though the hand was lost before it could report what it had sent
+    assert balanced(channel)  # though the player was lost before it could report what it had sent
 
 
 def test_an_executor_that_joined_tells_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_an_executor_that_joined_tells_what_it_holds(monkeypatch: pytest.MonkeyP
     spec = joined.task.spec
     joined.publish(Weights(0, spec.initial_vector(0), spec.schema))
     raw = wire.encode_trajectory(answer(joined.task), spec.schema)
-    joined._hear_data(SimpleNamespace(body=raw, message_id="own-1", headers={"hand": f"{FIRST}.1"}), 1)
+    joined._hear_data(SimpleNamespace(body=raw, message_id="own-1", headers={"player": f"{FIRST}.1"}), 1)
     assert joined.holds().orders == ("own-1",)
     trajectory = joined.receive(0.0)
     assert joined.holds().orders == ("own-1",)
@@ -206,23 +206,23 @@ def test_an_executor_that_joined_tells_what_it_holds(monkeypatch: pytest.MonkeyP
     assert joined.link.sent[-1].meta["maker"] == f"{FIRST}.1"
 
 
-def give_up(channel: AmqpChannel, process: str, how: str = "missed") -> Lost:
+def give_up(channel: AmqpChannel, process: str, how: str = "missed") -> WorkerLost:
     """Its connection has ended, or it says nothing while others are heard."""
-    known = channel.hands.known[f"{process}.1"]
+    known = channel.players.known[f"{process}.1"]
     if how == "missed":
         known.missed = 1.0
     else:
         known.heard, channel.starved = time.monotonic() - 5.0, 1.0
     look(channel)
     (lost,) = events(channel)
-    assert isinstance(lost, Lost)
-    assert (lost.fault, lost.culprit) == (False, None)
+    assert isinstance(lost, WorkerLost)
+    assert (lost.fault, lost.crash_site) == (False, None)
     return lost
 
 
-def dies(channel: AmqpChannel, process: str, culprit: Culprit) -> list[Event]:
+def dies(channel: AmqpChannel, process: str, crash_site: CrashSite) -> list[Event]:
     """Its supervisor tells what it was doing."""
-    place = (culprit.shard, culprit.lane, culprit.episode)
+    place = (crash_site.shard, crash_site.lane, crash_site.episode)
     channel._handle(("gone", Gone(process, "ended by SIGSEGV", True, True, channel.mark, *place)))
     return events(channel)
 
@@ -230,64 +230,64 @@ def dies(channel: AmqpChannel, process: str, culprit: Culprit) -> list[Event]:
 @pytest.mark.parametrize("how", ["missed", "silent"])
 def test_a_death_that_is_told_late_is_blamed_on_its_episode_once(channel: AmqpChannel, how: str) -> None:
     """The episode had gone from one worker process to the next without end."""
-    culprit, order = Culprit(0, 1, 7), Order(0, 0, 0)
+    crash_site, order = CrashSite(0, 1, 7), Order(0, 0, 0)
     for process in (FIRST, SECOND):
         channel._handle(("join", report(process), 0.0))
     channel.order(order)
     assert give_up(channel, FIRST, how).orders == (order,)
     channel.order(order)
-    (late,) = dies(channel, FIRST, culprit)
-    assert isinstance(late, Lost)
-    assert (late.culprit, late.fault, late.shards, late.orders) == (culprit, True, (), ())
-    assert not dies(channel, FIRST, culprit)
+    (late,) = dies(channel, FIRST, crash_site)
+    assert isinstance(late, WorkerLost)
+    assert (late.crash_site, late.fault, late.shards, late.orders) == (crash_site, True, (), ())
+    assert not dies(channel, FIRST, crash_site)
     # The other one had been given the same before anybody knew; that is no second fault.
-    (second,) = dies(channel, SECOND, culprit)
-    assert isinstance(second, Lost)
-    assert (second.culprit, second.fault, second.orders) == (culprit, False, (order,))
+    (second,) = dies(channel, SECOND, crash_site)
+    assert isinstance(second, WorkerLost)
+    assert (second.crash_site, second.fault, second.orders) == (crash_site, False, (order,))
     # But one that was given later should have skipped it.
     channel._handle(("join", report(THIRD), 0.0))
     channel.order(order)
-    (third,) = dies(channel, THIRD, culprit)
-    assert isinstance(third, Lost)
+    (third,) = dies(channel, THIRD, crash_site)
+    assert isinstance(third, WorkerLost)
     assert third.fault
 
 
 def test_two_that_are_given_up_with_one_episode_are_one_fault(channel: AmqpChannel) -> None:
-    culprit, order = Culprit(0, 1, 7), Order(0, 0, 0)
+    crash_site, order = CrashSite(0, 1, 7), Order(0, 0, 0)
     for process in (FIRST, SECOND):
         channel._handle(("join", report(process), 0.0))
         channel.order(order)
         give_up(channel, process)
-    assert len(dies(channel, FIRST, culprit)) == 1
-    assert not dies(channel, SECOND, culprit)
+    assert len(dies(channel, FIRST, crash_site)) == 1
+    assert not dies(channel, SECOND, crash_site)
 
 
 def test_orders_that_wait_are_given_without_the_episode(channel: AmqpChannel) -> None:
-    culprit, order = Culprit(0, 1, 7), Order(0, 0, 0)
+    crash_site, order = CrashSite(0, 1, 7), Order(0, 0, 0)
     channel._handle(("join", report(FIRST), 0.0))
     channel.order(order)
     give_up(channel, FIRST)
     channel.order(order)
-    (late,) = dies(channel, FIRST, culprit)
-    assert isinstance(late, Lost)
+    (late,) = dies(channel, FIRST, crash_site)
+    assert isinstance(late, WorkerLost)
     assert (late.shards, late.orders) == ((0,), (order,))
-    assert not channel.hands.waiting
+    assert not channel.players.waiting
 
 
 def test_a_part_of_a_test_is_given_without_the_episode(channel: AmqpChannel) -> None:
-    trial = Trial(0, 0, 5, 0, 4)
+    trial = EvalOrder(0, 0, 5, 0, 4)
     for process in (FIRST, SECOND, THIRD):
         channel._handle(("join", report(process), 0.0))
     channel.order(trial)
     give_up(channel, FIRST)
     channel.order(trial)
-    (late,) = dies(channel, FIRST, Culprit(TESTING, 2, 3))
-    assert isinstance(late, Lost)
+    (late,) = dies(channel, FIRST, CrashSite(TESTING, 2, 3))
+    assert isinstance(late, WorkerLost)
     assert late.fault
     assert give_up(channel, SECOND).orders == (trial,)
     channel.order(trial)
     sent: Any = channel.link
-    given = [Trial.from_message(_bare(each)) for each in sent.sent if each.kind == "trial"]
+    given = [EvalOrder.from_message(_bare(each)) for each in sent.sent if each.kind == "eval_order"]
     assert [each.skip for each in given] == [(), (), (3,)]
 
 
@@ -304,9 +304,9 @@ def test_an_episode_that_another_has_played_since_is_not_skipped(channel: AmqpCh
     channel.order(Order(0, 0, 0))
     arrives(channel, "own-2", SECOND)
     assert isinstance(channel.receive(0.0), Trajectory)
-    (late,) = dies(channel, FIRST, Culprit(0, 1, 7))
-    assert isinstance(late, Lost)
-    assert (late.culprit, late.fault) == (None, True)
+    (late,) = dies(channel, FIRST, CrashSite(0, 1, 7))
+    assert isinstance(late, WorkerLost)
+    assert (late.crash_site, late.fault) == (None, True)
 
 
 def test_who_comes_back_is_not_blamed_for_what_it_was_given_up_with(channel: AmqpChannel) -> None:
@@ -315,7 +315,7 @@ def test_who_comes_back_is_not_blamed_for_what_it_was_given_up_with(channel: Amq
     channel.order(Order(0, 0, 0))
     give_up(channel, FIRST, "silent")
     channel._handle(("join", report(FIRST), 0.0))
-    (lost,) = dies(channel, FIRST, Culprit(0, 1, 7))
-    assert isinstance(lost, Lost)
+    (lost,) = dies(channel, FIRST, CrashSite(0, 1, 7))
+    assert isinstance(lost, WorkerLost)
     assert lost.orders == ()
-    assert not dies(channel, FIRST, Culprit(0, 1, 7))
+    assert not dies(channel, FIRST, CrashSite(0, 1, 7))

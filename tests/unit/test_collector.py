@@ -14,7 +14,8 @@ import torch
 from gymnasium import spaces
 from toys import LONGEST, Clock, Spoiled, ending_of, length_of, observation, reward_of
 
-from manyhands.collect.collector import TRIES, Collector
+from manyhands.collect.collector import Collector
+from manyhands.collect.episodes import TRIES
 from manyhands.config.settings import NetConfig
 from manyhands.core.env_config import EnvConfig
 from manyhands.core.errors import EnvError

@@ -238,9 +238,9 @@ def test_every_recipe_resolves_for_its_environment(name: str) -> None:
     ids = ids_of(name)
     assert ids, f"no environment is called {name}"
     plain = read_yaml(Path(str(resources.files("manyhands.config.recipes") / f"{name}.yaml")))
-    assert set(plain) <= {"favourite", "all", *BUILT_IN}
-    assert plain["favourite"] in BUILT_IN
-    assert resolve(ids[-1]).run.algo == plain["favourite"]
+    assert set(plain) <= {"default_algo", "all", *BUILT_IN}
+    assert plain["default_algo"] in BUILT_IN
+    assert resolve(ids[-1]).run.algo == plain["default_algo"]
     for algo in set(plain) & set(BUILT_IN):
         config = resolve(ids[-1], algo)
         assert config.run.algo == algo

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from manyhands.algos.algorithm import LearnerSetup
 from manyhands.algos.dqn import Dqn, DqnConfig
-from manyhands.algos.q_learner import QLearner, epsilons, huber_gradient, of_outputs
+from manyhands.algos.q_learner import QLearner, epsilons, huber_gradient, outputs_grad
 from manyhands.algos.replay import row_counts
 from manyhands.config import algorithms
 from manyhands.core.actions import ActionSpec
@@ -79,7 +79,7 @@ def test_the_gradient_of_the_outputs_is_autograds(dueling: bool) -> None:
     action, goal, weight = torch.randint(0, 3, (20,)), torch.randn(20), torch.rand(20)
     q = spec.values(outputs).gather(1, action[:, None])[:, 0]
     (weight * functional.huber_loss(q, goal, reduction="none")).mean().backward()
-    by_hand = of_outputs(spec, action, huber_gradient((q - goal).detach(), weight))
+    by_hand = outputs_grad(spec, action, huber_gradient((q - goal).detach(), weight))
     assert torch.allclose(outputs.grad, by_hand, atol=1e-7)
 
 
@@ -96,7 +96,7 @@ def test_the_goal_is_that_of_the_papers(double: bool) -> None:
     judged = target.forward(drawn.next_obs, "policy").copy()
     chosen = (online.forward(drawn.next_obs, "policy") if double else judged).argmax(1)
     expected = drawn.reward + drawn.discount * judged[np.arange(16), chosen]
-    assert np.allclose(agent._goal(drawn).numpy(), expected, atol=1e-5)
+    assert np.allclose(agent._td_target(drawn).numpy(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,7 +130,7 @@ def test_exploration_falls_after_the_warm_up_and_lanes_form_a_ladder() -> None:
 
 
 def save(agent: QLearner, journal: Journal) -> None:
-    piece = agent.remembered()
+    piece = agent.replay_chunk()
     assert piece is not None
     journal.append(piece)
 
@@ -145,17 +145,17 @@ def test_a_resume_with_its_journal_goes_on_to_the_same_weights(name: str, every:
         whole.learn(experience[number])
         if (number + 1) % every == 0 or number == 39:
             save(whole, journal)
-            journal.forget(whole.needed())
+            journal.forget(whole.oldest_needed())
     state, version = {key: array.copy() for key, array in whole.state().items()}, whole.weights().version
     assert len(list((tmp_path / "memory").iterdir())) < 12  # the forgotten ones are gone
     killed = make(name)
     killed.load_state(version, state)
-    killed.recall(journal.read(until=killed.pieces))
+    killed.restore_replay(journal.read(until=killed.chunks))
     for number in range(40, 60):
         killed.learn(experience[number])
     save(killed, journal)  # by a process that died before its checkpoint
     resumed.load_state(version, state)
-    resumed.recall(journal.read(until=resumed.pieces))
+    resumed.restore_replay(journal.read(until=resumed.chunks))
     assert np.array_equal(whole.replay.ahead, resumed.replay.ahead)
     places = np.flatnonzero(whole.replay.ahead)
     for column in ("obs", "action", "reward", "discount", "age"):
@@ -186,7 +186,7 @@ def test_a_piece_that_is_missing_is_named(tmp_path: Path) -> None:
         resumed = make()
         resumed.load_state(4, agent.state())
         with pytest.raises(RunError, match=f"piece {missing} of the saved memory is missing"):
-            resumed.recall(journal.read(until=resumed.pieces))
+            resumed.restore_replay(journal.read(until=resumed.chunks))
 
 
 def test_without_its_memory_a_resume_fills_it_anew_before_it_learns() -> None:
@@ -194,9 +194,9 @@ def test_without_its_memory_a_resume_fills_it_anew_before_it_learns() -> None:
     experience = Experience(whole.config)
     for number in range(6):
         whole.learn(experience[number])
-    assert whole.remembered() is None
+    assert whole.replay_chunk() is None
     resumed.load_state(6, whole.state())
-    resumed.recall([])
+    resumed.restore_replay([])
     before = resumed.updates
     resumed.learn(experience[6])
     assert resumed.updates == before  # 48 steps are less than the warm-up of 64

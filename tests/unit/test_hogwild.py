@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from manyhands import train
 from manyhands.algos.distributions import distribution
 from manyhands.algos.returns import gae
-from manyhands.collect.episodes import Player
+from manyhands.collect.episodes import EpisodePlayer
 from manyhands.config.resolve import resolve
 from manyhands.core.actions import ActionSpec
 from manyhands.core.errors import UsageError
 from manyhands.core.horizon import Horizon
 from manyhands.core.networks import Dense, Head, NetSpec
-from manyhands.hogwild.a3c import A3cConfig, A3cCore, bootstrapped, of_entropy, of_log_prob
+from manyhands.hogwild.a3c import A3cConfig, A3cCore, bootstrapped, entropy_grad, log_prob_grad
 from manyhands.hogwild.cores import SharedMemory
 from manyhands.hogwild.learner import HogwildLearner
 from manyhands.hogwild.shared_optimizer import KEPT, SharedOptimizer
@@ -63,12 +63,12 @@ def test_returns_are_those_of_a_slow_sum(rewards: list[float], last: float, gamm
 
 
 @given(st.integers(1, 20), st.floats(0, 1), st.floats(0, 1))
-def test_advantages_are_those_of_the_other_algorithms(steps: int, gamma: float, mix: float) -> None:
+def test_advantages_are_those_of_the_other_algorithms(steps: int, gamma: float, hash_seed: float) -> None:
     reward, value, last = np.random.default_rng(steps).normal(0, 1, (3, steps)).astype(np.float32)
-    found = bootstrapped(reward, value, float(last[0]), gamma, mix) - value
-    following = np.append(value[1:], last[0])[:, None]
+    found = bootstrapped(reward, value, float(last[0]), gamma, hash_seed) - value
+    next_obs = np.append(value[1:], last[0])[:, None]
     going_on = np.zeros((steps, 1), bool)
-    expected = gae(reward[:, None], value[:, None], following, going_on, gamma, mix)[:, 0]
+    expected = gae(reward[:, None], value[:, None], next_obs, going_on, gamma, hash_seed)[:, 0]
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
@@ -89,14 +89,14 @@ def test_gradients_of_policies_are_those_of_the_other_algorithms(spec: ActionSpe
     free = torch.from_numpy(log_std) if spec.kind == "gaussian" else None
     taken = torch.from_numpy(action)
     policy = distribution(spec, torch.from_numpy(outputs), free, taken.long() if free is None else taken)
-    of_outputs, of_log_std = of_log_prob(spec, outputs, log_std, action, weight)
+    outputs_grad, log_std_grad = log_prob_grad(spec, outputs, log_std, action, weight)
     wanted, wanted_std = policy.gradient(torch.from_numpy(weight), 0.0)
-    np.testing.assert_allclose(of_outputs, wanted.numpy(), atol=1e-4)
+    np.testing.assert_allclose(outputs_grad, wanted.numpy(), atol=1e-4)
     if wanted_std is not None:
-        np.testing.assert_allclose(of_log_std, wanted_std.numpy(), atol=1e-3)
+        np.testing.assert_allclose(log_std_grad, wanted_std.numpy(), atol=1e-3)
     nothing = torch.zeros(11)
     with_entropy = policy.gradient(nothing, 1.0)[0].numpy()
-    np.testing.assert_allclose(-of_entropy(spec, outputs) / 11, with_entropy, atol=1e-5)
+    np.testing.assert_allclose(-entropy_grad(spec, outputs) / 11, with_entropy, atol=1e-5)
 
 
 def optimizer(config: A3cConfig, vector: np.ndarray, left: float = 1.0) -> SharedOptimizer:
@@ -183,7 +183,7 @@ def test_every_core_draws_from_what_all_have_written(replacement: bool) -> None:
         drawn = memory.sample(rng, 10, replacement)
         pairs = [tuple(map(int, row)) for row in drawn.obs]
         assert replacement or len(set(pairs)) == 10
-        np.testing.assert_array_equal(drawn.following, drawn.obs + 1)
+        np.testing.assert_array_equal(drawn.next_obs, drawn.obs + 1)
         np.testing.assert_array_equal(drawn.reward, drawn.obs[:, 1])
         np.testing.assert_array_equal(drawn.action, drawn.obs[:, 1].astype(int) % 3)
         for core, number in pairs:
@@ -238,7 +238,7 @@ def test_a_machine_takes_its_share_of_its_parent() -> None:
     memory = SharedMemory(bytearray(SharedMemory.size(planned.task)), planned.task)
     first = planned.first_weights()
     learner = HogwildLearner(memory, planned.spec, first, Horizon(1), anneal=False)
-    learner.mix(np.full(planned.spec.size, 2.0, np.float32), 0.25)
+    learner.average_into(np.full(planned.spec.size, 2.0, np.float32), 0.25)
     np.testing.assert_allclose(memory.vector, 0.75 * first.vector + 0.5, atol=1e-6)
 
 
@@ -275,9 +275,9 @@ def test_the_gradient_of_a3c_is_that_of_its_loss(terminated: bool, limit_ends: b
     obs = torch.from_numpy(seen)
     log_probs = torch.log_softmax(head(obs[:7], "policy0"), 1)
     value = head(obs, "value0", "value1")[:, 0]
-    following = 0.0 if terminated or limit_ends else float(value[7].detach())
+    next_obs = 0.0 if terminated or limit_ends else float(value[7].detach())
     values = value[:7].detach().numpy()
-    returns = torch.from_numpy(bootstrapped(rewards.astype(np.float32), values, following, 0.9, 0.8))
+    returns = torch.from_numpy(bootstrapped(rewards.astype(np.float32), values, next_obs, 0.9, 0.8))
     advantage = (returns - value[:7]).detach()
     chosen = log_probs[torch.arange(7), torch.from_numpy(np.concatenate(taken)).long()]
     entropy = -(log_probs.exp() * log_probs).sum()
@@ -326,7 +326,7 @@ def test_an_agent_is_judged_by_sampling_where_its_settings_say_so() -> None:
     assert planned.spaces.action == ActionSpec.from_json(planned.spaces.action.to_json())
 
     def returns(action: ActionSpec, sample: bool) -> tuple[float, ...]:
-        player = Player(planned.config.env, planned.spec, action)
+        player = EpisodePlayer(planned.config.env, planned.spec, action)
         try:
             return player.play(sharper, 2, 5, sample).returns
         finally:

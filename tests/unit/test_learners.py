@@ -112,7 +112,7 @@ def test_a_learner_takes_its_share_of_its_parent_and_keeps_what_is_its_own(tmp_p
     first = planned.first_weights()
     late = open_learner(planned, first, None, journal, Horizon(1000))
     before = late.load().weights().vector
-    late.mix(np.full(planned.spec.size, 2.0, np.float32), 0.25)
+    late.average_into(np.full(planned.spec.size, 2.0, np.float32), 0.25)
     after = late.weights().vector
     for part in planned.spec.parameters:
         expected = before[part.offset : part.end]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.algos import room
+from manyhands.algos import replay_memory as room
 from manyhands.algos.dqn import Dqn, DqnConfig
 from manyhands.algos.priorities import SumTree
 from manyhands.algos.replay import Replay, priority
@@ -198,7 +198,7 @@ def test_first_priorities_are_the_errors_that_the_actor_saw() -> None:
     trajectory = play(layout, games, 0, [[] for _ in range(4)])
     assert replay.tree is not None
     q_taken, q_max = (trajectory.columns[name][:, 0] for name in ("q_taken", "q_max"))
-    quiet = ~(trajectory.done | trajectory.worthless)[:, 0]
+    quiet = ~(trajectory.done | trajectory.no_bootstrap)[:, 0]
     for t in range(layout.steps - 2):
         if quiet[: t + 2].all():  # no last observations lie between, so row t lies at place t
             error = (
@@ -300,8 +300,10 @@ def test_draws_follow_the_priorities() -> None:
 def test_n_steps_are_those_of_the_definition(data: st.DataObject, n: int, count: int) -> None:
     rewards = np.array(data.draw(st.lists(st.floats(-5, 5), min_size=count, max_size=count)), np.float32)
     flags = data.draw(st.lists(st.sampled_from(["", "cut", "over"]), min_size=count, max_size=count))
-    stop, worthless = (np.array([flag in kinds for flag in flags]) for kinds in (("cut", "over"), ("over",)))
-    total, discount, ahead = n_step(rewards, stop, worthless, 0.9, n)
+    stop, no_bootstrap = (
+        np.array([flag in kinds for flag in flags]) for kinds in (("cut", "over"), ("over",))
+    )
+    total, discount, ahead = n_step(rewards, stop, no_bootstrap, 0.9, n)
     for i in range(count):
         ends = [k for k in range(n) if i + k < count and stop[i + k]]
         if not ends and i + n >= count:
@@ -310,4 +312,4 @@ def test_n_steps_are_those_of_the_definition(data: st.DataObject, n: int, count:
         m = ends[0] + 1 if ends else n
         assert ahead[i] == m
         assert total[i] == pytest.approx(sum(0.9**k * rewards[i + k] for k in range(m)), abs=1e-4)
-        assert discount[i] == pytest.approx(0 if ends and worthless[i + m - 1] else 0.9**m)
+        assert discount[i] == pytest.approx(0 if ends and no_bootstrap[i + m - 1] else 0.9**m)

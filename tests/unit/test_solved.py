@@ -9,7 +9,7 @@ import pytest
 
 from manyhands.config.settings import Config
 from manyhands.core.evaluation import Evaluation
-from manyhands.core.orders import Trial, Verdict
+from manyhands.core.orders import EvalOrder, EvalResult
 from manyhands.core.weights import Weights
 from manyhands.roles.executor import Executor
 from manyhands.runs.plan import plan
@@ -25,17 +25,17 @@ class Scores:
 
     def __init__(self, score: Callable[[int, int], float]) -> None:
         self.score, self.test = score, 0
-        self.asked: list[Trial] = []
+        self.asked: list[EvalOrder] = []
         self.played: list[tuple[int, int]] = []  # test, episode
 
     def order(self, trial: Any) -> None:
         self.asked.append(trial)
 
-    def receive(self, timeout: float) -> Verdict:
+    def receive(self, timeout: float) -> EvalResult:
         trial = self.asked.pop(0)
         self.played += [(self.test, episode) for episode in trial.episodes]
         returns = tuple(self.score(self.test, episode) for episode in trial.episodes)
-        return Verdict(trial.part, Evaluation(returns, (1,) * len(returns)))
+        return EvalResult(trial.part, Evaluation(returns, (1,) * len(returns)))
 
     def workers(self) -> list[Any]:
         return []

@@ -17,11 +17,11 @@ from rich.console import Console
 from test_allowed import ALL, ATTEMPTS, MARK
 
 from manyhands.averaging.child_view import ChildView
-from manyhands.averaging.keeper import Keeper
 from manyhands.averaging.limits import Limits as ChildLimits
+from manyhands.averaging.recorder import ParentRecorder
 from manyhands.channels.amqp import joined as amqp_joined
 from manyhands.channels.amqp import worker as amqp_worker
-from manyhands.channels.amqp.assignments import Hands
+from manyhands.channels.amqp.assignments import Players
 from manyhands.channels.amqp.joined import JoinedChannel
 from manyhands.channels.amqp.messages import (
     MOST_OPEN,
@@ -60,7 +60,7 @@ from manyhands.core.heartbeat import (
 )
 from manyhands.core.lanes import LaneState, ShardState
 from manyhands.core.networks import Conv, Dense, Head
-from manyhands.core.orders import MAX_EPISODES, Order, Task, Trial
+from manyhands.core.orders import MAX_EPISODES, EvalOrder, Order, Task
 from manyhands.core.seeding import env_seed
 from manyhands.core.texts import lines
 from manyhands.core.weights import Weights
@@ -112,12 +112,12 @@ class Quiet:
         self.sent.append(wire.decode(body))
 
 
-def hand(monkeypatch: pytest.MonkeyPatch, patterns: list[str], limits: OwnLimits | None = None) -> Any:
+def player(monkeypatch: pytest.MonkeyPatch, patterns: list[str], limits: OwnLimits | None = None) -> Any:
     monkeypatch.setattr(amqp_worker, "Link", Quiet)
-    made = amqp_worker.Hand(
-        None, "w", "manyhands.hand.w", patterns, None, say=lambda text: None, limits=limits
+    made = amqp_worker.Player(
+        None, "w", "manyhands.player.w", patterns, None, say=lambda text: None, limits=limits
     )  # type: ignore[arg-type]
-    made.generation, made.inbox = 1, "manyhands.hand.w.1"
+    made.generation, made.inbox = 1, "manyhands.player.w.1"
     return made
 
 
@@ -133,7 +133,7 @@ def kinds(made: Any) -> list[str]:
 def test_no_attempt_gets_past_a_worker(
     env_id: str, kwargs: dict[str, Any], patterns: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = hand(monkeypatch, patterns)
+    made = player(monkeypatch, patterns)
     forged = replace(task(), env=EnvConfig(env_id, placed(kwargs, tmp_path / "mark")))
     try:
         made._do(offer(forged))
@@ -205,7 +205,7 @@ def test_settings_from_elsewhere_put_nothing_raw_on_a_screen(
 
 
 def test_rubbish_is_counted_and_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, said = hand(monkeypatch, []), []
+    made, said = player(monkeypatch, []), []
     made.say = said.append
     for _ in range(1000):
         made._hear(SimpleNamespace(headers={}, body=b"rubbish" * 9), 1)
@@ -224,7 +224,7 @@ def test_a_throttle_lets_a_burst_through() -> None:
 def test_a_worker_does_not_hold_more_environments_than_its_owner_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = hand(monkeypatch, ["small_envs:*"], OwnLimits(1000, lanes=8, message=64))
+    made = player(monkeypatch, ["small_envs:*"], OwnLimits(1000, lanes=8, message=64))
     played = task()
     made._do(offer(played))
     (session,) = made.sessions.values()
@@ -243,7 +243,7 @@ def test_a_worker_does_not_hold_more_environments_than_its_owner_allows(
 def malformed_orders(played: Task) -> list[wire.Message]:
     fresh = ShardState.fresh(played.layout)
     smaller = replace(fresh, lanes=fresh.lanes[:1])
-    trial = Trial(0, 0, 0, 0, 2 * MAX_EPISODES)
+    trial = EvalOrder(0, 0, 0, 0, 2 * MAX_EPISODES)
     return [trial.to_message(), Order(0, 0, 0, smaller).to_message(), Order(0, 0, -7).to_message()]
 
 
@@ -252,7 +252,7 @@ def test_a_malformed_order_is_answered_and_not_reported_as_open(
     which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its executor had waited for ever: every report said that the order was there."""
-    made, played = hand(monkeypatch, ["small_envs:*"]), task()
+    made, played = player(monkeypatch, ["small_envs:*"]), task()
     made._do(offer(played))
     message = malformed_orders(played)[which]
     order = replace(message, meta={**message.meta, "order": "o-1", "run": "run"})
@@ -330,19 +330,19 @@ def test_a_window_is_nobody_elses_to_open() -> None:
         envs.check_imports(EnvConfig("CartPole-v1", {"render_mode": "human"}), [])
 
 
-def test_a_hand_with_very_many_orders_has_lost_none() -> None:
-    hands = Hands()
-    report = Report("manyhands.hand.a", "w", "h", 1)
-    hands.join(report)
+def test_a_player_with_very_many_orders_has_lost_none() -> None:
+    players = Players()
+    report = Report("manyhands.player.a", "w", "h", 1)
+    players.join(report)
     names = [f"{shard}-{sequence}" for shard in range(128) for sequence in (0, 1)]
     for name in names:
         shard, sequence = map(int, name.split("-"))
-        hands.give(Order(shard, sequence, 0), name)
+        players.give(Order(shard, sequence, 0), name)
     later = time.monotonic() + 10
     for second in range(9):
         told = replace(report, open=tuple(names)[:MOST_OPEN])
-        hands.known[report.hand].update(told, later + second)
-    assert hands.overdue() == []
+        players.known[report.player].update(told, later + second)
+    assert players.overdue() == []
 
 
 @pytest.mark.parametrize("worker_memory", [1, 99])
@@ -365,9 +365,9 @@ def test_what_grows_too_large_when_it_is_made_is_not_made_again(retired: bool) -
     daemon = Daemon("amqp://127.0.0.1:1/", 1, "worker", False, [])
     signs = unshared()
     signs[BEATS], signs[BUSY], signs[SHARD], signs[RUN] = 3, 1, CHECKING, 77
-    watched = Watched(0, "hand", Ended(), signs, time.monotonic(), retired=retired)  # type: ignore[arg-type]
+    watched = Watched(0, "player", Ended(), signs, time.monotonic(), retired=retired)  # type: ignore[arg-type]
     watched.reason = "it held 5000 MB" if retired else ""
-    daemon.hands.append(watched)
+    daemon.players.append(watched)
     daemon._tell = lambda message: None  # type: ignore[method-assign]
     daemon._bury(watched, -9)
     daemon.link.close()
@@ -378,8 +378,8 @@ def test_what_grows_too_large_when_it_is_made_is_not_made_again(retired: bool) -
 def buried(signs: memoryview, code: int, once: bool = False) -> tuple[Daemon, list[wire.Message]]:
     """A daemon whose only process has ended with `code`, and what it told executors."""
     daemon, told = Daemon("amqp://127.0.0.1:1/", 1, "worker", once, []), []
-    watched = Watched(0, "manyhands.hand.h", Ended(), signs, time.monotonic())  # type: ignore[arg-type]
-    daemon.hands.append(watched)
+    watched = Watched(0, "manyhands.player.h", Ended(), signs, time.monotonic())  # type: ignore[arg-type]
+    daemon.players.append(watched)
     daemon.due.clear()
     daemon.welcome = True
     daemon._tell = told.append  # type: ignore[method-assign]
@@ -425,7 +425,7 @@ def test_a_process_that_leaves_after_its_run_is_not_replaced() -> None:
 
 def test_an_environment_that_exits_leaves_the_sign_of_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """sys.exit() in a step ended the process as if there had been no order."""
-    made = hand(monkeypatch, ["small_envs:*"])
+    made = player(monkeypatch, ["small_envs:*"])
     made._do(offer(task()))
     for raised, busy in ((SystemExit, 1), (Leave, 0), (RuntimeError, 0)):
         with pytest.raises(raised), made._watched(made.sessions["run"]):
@@ -438,7 +438,7 @@ def test_environments_are_closed_under_the_eyes_of_the_supervisor(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that hung in close() had hung for good, and was blamed on whatever was played last."""
-    made, seen = hand(monkeypatch, ["small_envs:*"]), []
+    made, seen = player(monkeypatch, ["small_envs:*"]), []
     made._do(offer(task()))
     session = made.sessions["run"]
     made.progress[RUN], made.progress[SHARD], made.progress[EPISODE] = 0, CHECKING, 5
@@ -541,8 +541,8 @@ def test_signs_name_the_lander_whose_physics_run(monkeypatch: pytest.MonkeyPatch
     [
         (Finish("r" * 201, "over"), "finish"),
         (Finish("\U0001f600" * 51, "over"), "finish"),
-        (Unplayed("manyhands.hand.h", "o" * 201, "cannot"), "unplayed"),
-        (Released("manyhands.hand." + "h" * 200, 0), "released"),
+        (Unplayed("manyhands.player.h", "o" * 201, "cannot"), "unplayed"),
+        (Released("manyhands.player." + "h" * 200, 0), "released"),
     ],
 )
 def test_names_that_no_queue_can_have_are_refused(letter: Any, kind: str) -> None:
@@ -568,7 +568,7 @@ RAW = "actor-0 failed [/bold]\n\x1b[2J\u202e forged\r line \x07"
 SHOWN = ["actor-0 failed [/bold]", r"\x1b[2J\u202e forged", r" line \x07"]
 
 
-@pytest.mark.parametrize("kind", [View, ChildView, Keeper])
+@pytest.mark.parametrize("kind", [View, ChildView, ParentRecorder])
 def test_what_anybody_says_is_shown_without_control_of_the_terminal(kind: type[Any]) -> None:
     """On every channel: an environment's traceback is text of others as well."""
     view = kind.__new__(kind)

@@ -32,6 +32,6 @@ class A2c(OnPolicy):
         rows = learner.rows
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
         coefficient = -weight / len(weight)  # the loss is -mean A log pi
-        losses = learner.descend(rows(batch.obs), rows(batch.action), rows(target), fixed(coefficient))
+        losses = learner.update(rows(batch.obs), rows(batch.action), rows(target), fixed(coefficient))
         learner.end(batch.obs)
         return {**losses.metrics(), "explained_variance": explained_variance(batch.value, target)}

@@ -12,7 +12,7 @@ import numpy as np
 
 from manyhands.algos.algorithm import LearnerSetup
 from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig
-from manyhands.algos.room import BESIDES
+from manyhands.algos.replay_memory import BESIDES
 from manyhands.core.checks import positive, require, unit
 from manyhands.core.networks import NetSpec
 from manyhands.core.roles import Learner

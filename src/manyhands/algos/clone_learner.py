@@ -56,19 +56,19 @@ class CloneLearner(OnPolicyLearner):
         """First the value, then the policy: A = return - V is only as good as V."""
         config = self.config
         batch, _, target = self.begin(trajectories)
-        obs, action, goal = self.rows(batch.obs), self.rows(batch.action), self.rows(target)
+        obs, action, target_value = self.rows(batch.obs), self.rows(batch.action), self.rows(target)
         for epoch in range(config.epochs):
             for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
-                self.descend_value(obs[part], goal[part])
+                self.update_value(obs[part], target_value[part])
         value = self.evaluate(obs.numpy())
-        advantages = normalised(goal - torch.from_numpy(value)).numpy()
+        advantages = normalised(target_value - torch.from_numpy(value)).numpy()
         weights = sanitise.advantage(advantages, config.temperature, config.weight_limit)
         policy = self._imitate(obs, action, torch.from_numpy(weights / weights.mean()))
         self.end(batch.obs)
         return {
             **policy,
             "effective_share": float(weights.sum() ** 2 / (weights**2).sum() / len(weights)),
-            "explained_variance": explained_variance(value, goal.numpy()),
+            "explained_variance": explained_variance(value, target_value.numpy()),
         }
 
     def _imitate(self, obs: Tensor, action: Tensor, weight: Tensor) -> dict[str, float]:
@@ -76,7 +76,7 @@ class CloneLearner(OnPolicyLearner):
         config = self.config
         for epoch in range(config.epochs):
             for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
-                policy = self.descend_policy(obs[part], action[part], fixed(-weight[part] / len(part)))
+                policy = self.update_policy(obs[part], action[part], fixed(-weight[part] / len(part)))
         return {
             "cross_entropy": -policy.log_prob.mean().item(),
             "entropy": policy.entropy().mean().item(),

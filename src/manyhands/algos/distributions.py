@@ -51,7 +51,7 @@ class Categorical:
         return result.t(), None
 
 
-class Several:
+class MultiCategorical:
     """Independent choices side by side: everything adds up."""
 
     def __init__(self, logits: Tensor, sizes: tuple[int, ...], action: Tensor) -> None:
@@ -79,8 +79,8 @@ class Gaussian:
 
     def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, Tensor]:
         column = coefficient[:, None]
-        of_log_std = (column * (self.z.square() - 1)).sum(0) - entropy_weight
-        return column * self.z * torch.exp(-self.log_std), of_log_std
+        log_std_grad = (column * (self.z.square() - 1)).sum(0) - entropy_weight
+        return column * self.z * torch.exp(-self.log_std), log_std_grad
 
 
 class StateGaussian(Gaussian):
@@ -92,9 +92,9 @@ class StateGaussian(Gaussian):
 
     def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, Tensor]:
         column = coefficient[:, None]
-        of_mean = column * self.z * torch.exp(-self.log_std)
-        of_log_std = column * (self.z.square() - 1) - entropy_weight / len(self.mean)
-        return torch.cat([of_mean, STATE_STD_RATE * of_log_std], -1), of_log_std.sum(0)
+        mean_grad = column * self.z * torch.exp(-self.log_std)
+        log_std_grad = column * (self.z.square() - 1) - entropy_weight / len(self.mean)
+        return torch.cat([mean_grad, STATE_STD_RATE * log_std_grad], -1), log_std_grad.sum(0)
 
 
 def distribution(spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, action: Tensor) -> Distribution:
@@ -104,4 +104,4 @@ def distribution(spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, acti
         return Gaussian(outputs, log_std, action)
     if len(spec.sizes) == 1:
         return Categorical(outputs, action)
-    return Several(outputs, spec.sizes, action)
+    return MultiCategorical(outputs, spec.sizes, action)

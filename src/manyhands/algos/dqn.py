@@ -11,7 +11,7 @@ import numpy as np
 
 from manyhands.algos.algorithm import Algorithm, LearnerSetup
 from manyhands.algos.replay import row_shape, slots
-from manyhands.algos.room import BESIDES, check
+from manyhands.algos.replay_memory import BESIDES, check
 from manyhands.config.settings import Config, NetConfig
 from manyhands.core.actions import ActionSpec
 from manyhands.core.checks import not_negative, positive, require, unit

@@ -71,4 +71,4 @@ class Impala(OnPolicy):
         )
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
         coefficient = -weight / len(weight)  # the loss is -mean rho A log pi
-        return learner.descend(obs, action, rows(target), fixed(coefficient)), value, target
+        return learner.update(obs, action, rows(target), fixed(coefficient)), value, target

@@ -12,8 +12,8 @@ from manyhands.algos.algorithm import LearnerSetup
 from manyhands.algos.distributions import Distribution, distribution
 from manyhands.algos.on_policy import Coefficient, OnPolicy, OnPolicyConfig
 from manyhands.core.arrays import Array, Float32
-from manyhands.core.seeding import LEARN, mix
-from manyhands.core.trajectories import Remembered, Trajectory
+from manyhands.core.seeding import LEARN, hash_seed
+from manyhands.core.trajectories import ReplayChunk, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.nets.adam import Adam
 from manyhands.nets.torch_net import TorchNet, torch_threads
@@ -54,7 +54,7 @@ class Losses:
 class OnPolicyLearner:
     """The network, its optimizer, and the statistics that scale observations and rewards."""
 
-    pieces = 0  # of what is remembered
+    chunks = 0  # of what is remembered
 
     def __init__(self, algorithm: OnPolicy, setup: LearnerSetup) -> None:
         self.algorithm = algorithm
@@ -74,8 +74,8 @@ class OnPolicyLearner:
         with torch_threads(self.common.threads):
             return self.algorithm.learn(self, trajectories)
 
-    def mix(self, vector: Float32, share: float) -> None:
-        self.net.mix(vector, share)
+    def average_into(self, vector: Float32, share: float) -> None:
+        self.net.average_into(vector, share)
 
     def weights(self) -> Weights:
         return Weights(self.version, self.net.vector(), self.spec.schema)
@@ -90,7 +90,7 @@ class OnPolicyLearner:
         def join(name: str) -> Array:
             return np.concatenate([getattr(t, name) for t in trajectories], axis=1)
 
-        obs, reward, done = join("obs"), join("reward"), join("done") | join("worthless")
+        obs, reward, done = join("obs"), join("reward"), join("done") | join("no_bootstrap")
         reward = returns.scaled(reward, self.common.reward_scale, self.common.reward_clip)
         if self.common.normalise_reward:
             reward = self._scale_reward(reward, done, trajectories)
@@ -104,7 +104,7 @@ class OnPolicyLearner:
                 # A copy, because torch warns of the read-only arrays that come off a wire.
                 next_value[t, first_lane + lane] = self.evaluate(trajectory.final_obs.copy())
             first_lane += trajectory.reward.shape[1]
-        next_value[join("worthless")] = 0.0
+        next_value[join("no_bootstrap")] = 0.0
         columns = {
             name: np.concatenate([t.columns[name] for t in trajectories], axis=1)
             for name in trajectories[0].columns
@@ -140,7 +140,7 @@ class OnPolicyLearner:
         scale = 1.0 / np.sqrt(square[0] / count + 1e-8)
         return np.clip(reward * np.float32(scale), -10.0, 10.0)
 
-    def descend(self, obs: Tensor, action: Tensor, target: Tensor, coefficient: Coefficient) -> Losses:
+    def update(self, obs: Tensor, action: Tensor, target: Tensor, coefficient: Coefficient) -> Losses:
         """One step of the optimizer, for the policy and the value together.
 
         The loss is sum_i coefficient_i log pi(a_i) - entropy mean H + value_weight mean (V - target)^2, where
@@ -148,33 +148,33 @@ class OnPolicyLearner:
         """
         outputs, value = self.net.forward(obs, "policy", "value")
         self.net.gradient.zero_()
-        policy, of_outputs = self._of_policy(outputs, action, coefficient)
+        policy, outputs_grad = self._policy_grad(outputs, action, coefficient)
         error = value - target[:, None]
         scale = 2 * self.common.value_weight / len(obs)
-        self._apply([of_outputs, error * scale])
+        self._apply([outputs_grad, error * scale])
         return Losses(policy, error)
 
-    def descend_policy(self, obs: Tensor, action: Tensor, coefficient: Coefficient) -> Distribution:
-        """The policy's part of `descend`."""
+    def update_policy(self, obs: Tensor, action: Tensor, coefficient: Coefficient) -> Distribution:
+        """The policy's part of `update`."""
         outputs = self.net.forward(obs, "policy")[0]
         self.net.gradient.zero_()
-        policy, of_outputs = self._of_policy(outputs, action, coefficient)
-        self._apply([of_outputs])
+        policy, outputs_grad = self._policy_grad(outputs, action, coefficient)
+        self._apply([outputs_grad])
         return policy
 
-    def _of_policy(
+    def _policy_grad(
         self, outputs: Tensor, action: Tensor, coefficient: Coefficient
     ) -> tuple[Distribution, Tensor]:
         """The distribution, and the policy loss's gradient for the outputs; that for log_std is added."""
         with torch.no_grad():
             policy = distribution(self.action, outputs, self.net.views.get("log_std"), action)
-            of_outputs, of_log_std = policy.gradient(coefficient(policy.log_prob), self.common.entropy)
-            if of_log_std is not None and self.common.log_std_end is None:
-                self.net.gradient_of("log_std").add_(of_log_std)
-        return policy, of_outputs
+            outputs_grad, log_std_grad = policy.gradient(coefficient(policy.log_prob), self.common.entropy)
+            if log_std_grad is not None and self.common.log_std_end is None:
+                self.net.gradient_of("log_std").add_(log_std_grad)
+        return policy, outputs_grad
 
-    def descend_value(self, obs: Tensor, target: Tensor) -> Tensor:
-        """The value's part of `descend`; returns its errors [N]."""
+    def update_value(self, obs: Tensor, target: Tensor) -> Tensor:
+        """The value's part of `update`; returns its errors [N]."""
         value = self.net.forward(obs, "value")[0]
         error = value[:, 0] - target
         self.net.gradient.zero_()
@@ -213,7 +213,7 @@ class OnPolicyLearner:
 
     def shuffled(self, epoch: int, count: int) -> Tensor:
         """An order of `count` rows that depends on the seed, the version and the epoch alone."""
-        rng = np.random.default_rng(mix(self.seed, LEARN, self.version, epoch))
+        rng = np.random.default_rng(hash_seed(self.seed, LEARN, self.version, epoch))
         return torch.from_numpy(rng.permutation(count))
 
     @staticmethod
@@ -241,13 +241,13 @@ class OnPolicyLearner:
         running = {f"running.{shard}": last for shard, last in self.running.items()}
         return {"vector": self.net.vector(), "steps": np.array([self.steps]), **arrays, **running}
 
-    def remembered(self) -> None:
+    def replay_chunk(self) -> None:
         """Nothing outlives an update."""
 
-    def needed(self) -> Array:
+    def oldest_needed(self) -> Array:
         return np.zeros(0)
 
-    def recall(self, pieces: Iterable[Remembered]) -> None:
+    def restore_replay(self, chunks: Iterable[ReplayChunk]) -> None:
         """There are none."""
 
     def load_state(self, version: int, state: Mapping[str, Array]) -> None:

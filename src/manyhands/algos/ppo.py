@@ -64,8 +64,10 @@ class Ppo(OnPolicy):
             minibatches = zip(
                 *(learner.parts(column[order], config.minibatch) for column in columns), strict=True
             )
-            for obs, action, old, adv, goal in minibatches:
-                losses = learner.descend(obs, action, goal, partial(ppo_coefficient, old, adv, config.clip))
+            for obs, action, old, adv, target_value in minibatches:
+                losses = learner.update(
+                    obs, action, target_value, partial(ppo_coefficient, old, adv, config.clip)
+                )
             # Schulman's estimate of KL(old, new), always positive; on the last minibatch, because it is dear.
             log_ratio = losses.policy.log_prob - old
             kl = (log_ratio.expm1() - log_ratio).mean().item()

@@ -17,8 +17,8 @@ from manyhands.algos.replay import Drawn, Replay, row_counts
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.errors import RunError
-from manyhands.core.seeding import LEARN, mix
-from manyhands.core.trajectories import Remembered, Trajectory
+from manyhands.core.seeding import LEARN, hash_seed
+from manyhands.core.trajectories import ReplayChunk, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.nets.adam import Adam
 from manyhands.nets.torch_net import TorchNet, torch_threads
@@ -32,7 +32,7 @@ def huber_gradient(error: Tensor, weight: Tensor) -> Tensor:
     return error.clamp(-1, 1) * weight / len(error)
 
 
-def of_outputs(action_spec: ActionSpec, action: Tensor, gradient: Tensor) -> Tensor:
+def outputs_grad(action_spec: ActionSpec, action: Tensor, gradient: Tensor) -> Tensor:
     """The gradient [N, n] for a head's outputs, given that for the values of the actions taken [N]."""
     chosen = torch.zeros(len(action), action_spec.outputs)
     chosen.scatter_(1, action[:, None], gradient[:, None])
@@ -47,8 +47,8 @@ def epsilons(config: DqnConfig, steps: int, lanes: int) -> Array:
     way = (steps - config.warmup) / max(1, config.epsilon_steps)
     level = 1 - (1 - config.epsilon) * min(1.0, max(0.0, way))
     ladder = 1 + config.epsilon_ladder * np.arange(lanes) / max(1, lanes - 1)
-    rungs: Array = (level**ladder).astype(np.float32)
-    return rungs
+    lane_epsilons: Array = (level**ladder).astype(np.float32)
+    return lane_epsilons
 
 
 class QLearner:
@@ -73,15 +73,15 @@ class QLearner:
         )
         self.begun = (0, 0)  # steps and updates when the memory was empty
         self.unsaved: list[Trajectory] = []
-        self.pieces, self.marks = 0, self.replay.counts()
+        self.chunks, self.marks = 0, self.replay.counts()
         self.saved_priorities: Mapping[str, Array] = {}
-        self.butler = ThreadPoolExecutor(1, "replay")
+        self.replay_thread = ThreadPoolExecutor(1, "replay")
 
     def weights(self) -> Weights:
         return Weights(self.version, self.net.vector(), self.spec.schema)
 
-    def mix(self, vector: Float32, share: float) -> None:
-        self.net.mix(vector, share)
+    def average_into(self, vector: Float32, share: float) -> None:
+        self.net.average_into(vector, share)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         with torch_threads(self.config.threads):
@@ -96,13 +96,13 @@ class QLearner:
         self._trim_unsaved()
         self._scale(trajectories)
         metrics = self._catch_up()
-        rungs = torch.from_numpy(epsilons(self.config, self.steps, self.lanes))
-        self.net.views["epsilon"].copy_(rungs)
+        lane_epsilons = torch.from_numpy(epsilons(self.config, self.steps, self.lanes))
+        self.net.views["epsilon"].copy_(lane_epsilons)
         self.version += 1
         self.net.check_finite(self.steps)
         return {
             **metrics,
-            "epsilon": float(rungs.mean()),
+            "epsilon": float(lane_epsilons.mean()),
             "updates": float(self.updates),
             "remembered": float(self.replay.held),
         }
@@ -155,25 +155,25 @@ class QLearner:
                 self.target.load(self.net.flat.numpy())
             last = self.updates + 1 == due
             ahead = None if last else self._draw_ahead(self.updates + 1)
-            error, value = self._descend(drawn)
-            following = ahead() if ahead is not None else drawn
+            error, value = self._update(drawn)
+            next_drawn = ahead() if ahead is not None else drawn
             self.replay.update(drawn.places, error.numpy(), self.config.priority_power)
             self.updates += 1
             if last:
                 return {"loss": float(error.square().mean()), "q_mean": float(value.mean())}
-            drawn = following
+            drawn = next_drawn
 
     def _draw_ahead(self, update: int) -> Callable[[], Drawn]:
         """Large images in a thread, while the optimizer works; the rest costs less than handing it over."""
         if self.spec.image and self.config.batch * math.prod(self.spec.input_shape) >= LARGE:
-            return self.butler.submit(self._draw, update).result
+            return self.replay_thread.submit(self._draw, update).result
         drawn = self._draw(update)
         return lambda: drawn
 
     def _draw(self, update: int) -> Drawn:
         played = self.config.warmup + update * self.config.steps_per_update
         importance = 1 - self.horizon.left(played) * (1 - self.config.importance)
-        rng = np.random.default_rng(mix(self.seed, LEARN, update))
+        rng = np.random.default_rng(hash_seed(self.seed, LEARN, update))
         return self.replay.draw(rng, self.config.batch, importance)
 
     def _crosses_target(self) -> bool:
@@ -183,48 +183,48 @@ class QLearner:
         )
         return now > before
 
-    def _descend(self, drawn: Drawn) -> tuple[Tensor, Tensor]:
+    def _update(self, drawn: Drawn) -> tuple[Tensor, Tensor]:
         """One step of the optimizer; the errors and values of the actions that were taken."""
         action = torch.from_numpy(drawn.action).long()
-        goal = self._goal(drawn)
+        td_target = self._td_target(drawn)
         outputs = self.net.forward(torch.from_numpy(drawn.obs), "policy")[0]
         with torch.no_grad():
             value = self.action.values(outputs).gather(1, action[:, None])[:, 0]
-            error = value - goal
+            error = value - td_target
             gradient = huber_gradient(error, torch.from_numpy(drawn.weight))
-            of_head = of_outputs(self.action, action, gradient)
+            head_grad = outputs_grad(self.action, action, gradient)
         self.net.gradient.zero_()
-        self.net.backward([of_head])
+        self.net.backward([head_grad])
         self.optimizer.clip(self.config.max_grad_norm)
         self.optimizer.step(self.config.learning_rate)
         return error, value
 
     @torch.inference_mode()
-    def _goal(self, drawn: Drawn) -> Tensor:
+    def _td_target(self, drawn: Drawn) -> Tensor:
         """r + gamma^n max Q'(s', a); double: Q' of the action that Q prefers."""
         next_obs = torch.from_numpy(drawn.next_obs)
         value = self.action.values(self.target.forward(next_obs, "policy")[0])
         judged = self.action.values(self.net.forward(next_obs, "policy")[0]) if self.config.double else value
         best = value.gather(1, judged.argmax(1, keepdim=True))[:, 0]
-        goal: Tensor = torch.from_numpy(drawn.reward) + torch.from_numpy(drawn.discount) * best
-        return goal
+        td_target: Tensor = torch.from_numpy(drawn.reward) + torch.from_numpy(drawn.discount) * best
+        return td_target
 
-    def remembered(self) -> Remembered | None:
+    def replay_chunk(self) -> ReplayChunk | None:
         """What was played since this was last asked, so that a resume can fill the memory again."""
         if not self.config.save_memory:
             return None
-        piece = Remembered(self.pieces, self.marks, tuple(self.unsaved))
-        self.pieces, self.marks, self.unsaved = self.pieces + 1, self.replay.counts(), []
+        piece = ReplayChunk(self.chunks, self.marks, tuple(self.unsaved))
+        self.chunks, self.marks, self.unsaved = self.chunks + 1, self.replay.counts(), []
         return piece
 
-    def needed(self) -> Array:
+    def oldest_needed(self) -> Array:
         """Rows [lanes] before which nothing that was remembered is held any longer."""
         return self.replay.counts() - self.replay.horizon
 
-    def recall(self, pieces: Iterable[Remembered]) -> None:
+    def restore_replay(self, chunks: Iterable[ReplayChunk]) -> None:
         """After `load_state`. Without pieces the memory is filled anew before learning goes on."""
         last = None
-        for piece in pieces:
+        for piece in chunks:
             if last is not None and piece.number != last + 1:
                 raise RunError(_missing(last + 1))
             last = piece.number
@@ -234,7 +234,7 @@ class QLearner:
         self.marks = self.replay.counts()
         if last is None:
             self.begun = (self.steps, self.updates)
-        elif last + 1 != self.pieces:
+        elif last + 1 != self.chunks:
             raise RunError(_missing(last + 1))
         else:
             self.replay.load_state(self.saved_priorities)
@@ -247,14 +247,14 @@ class QLearner:
         return {
             "vector": self.net.vector(),
             "target": self.target.vector(),
-            "counts": np.array([self.steps, self.updates, *self.begun, self.pieces]),
+            "counts": np.array([self.steps, self.updates, *self.begun, self.chunks]),
             "obs_moments": np.concatenate([[count], mean, square]),
             **arrays,
         }
 
     def load_state(self, version: int, state: Mapping[str, Array]) -> None:
         self.version = version
-        self.steps, self.updates, *begun, self.pieces = map(int, state["counts"])
+        self.steps, self.updates, *begun, self.chunks = map(int, state["counts"])
         self.begun = (begun[0], begun[1])
         self.saved_priorities = {
             name.removeprefix("replay."): array for name, array in state.items() if name.startswith("replay.")

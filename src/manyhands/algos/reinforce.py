@@ -47,10 +47,10 @@ class Reinforce(OnPolicy):
         if config.rank_advantage:
             weight = learner.ranked(weight)
         coefficient = -weight / len(weight)  # the loss is -mean A log pi
-        policy = learner.descend_policy(obs, rows(batch.action), fixed(coefficient))
+        policy = learner.update_policy(obs, rows(batch.action), fixed(coefficient))
         for epoch in range(config.baseline_epochs):
             for part in learner.parts(learner.shuffled(epoch, len(obs)), config.minibatch):
-                error = learner.descend_value(obs[part], targets[part])
+                error = learner.update_value(obs[part], targets[part])
         learner.end(batch.obs)
         return {
             "value_loss": error.square().mean().item(),

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from manyhands.algos.priorities import SumTree
+from manyhands.algos.replay_memory import allocate
 from manyhands.algos.returns import n_step
-from manyhands.algos.room import allocate
 from manyhands.core.arrays import Array
 from manyhands.core.trajectories import Layout, Trajectory
 
@@ -121,7 +121,7 @@ class Replay:
     def _complete(self, number: int, tail: "_Tail", power: float) -> None:
         """Makes those rows of a lane drawable whose n steps are now known."""
         rows = tail.rows
-        total, discount, ahead = n_step(rows.reward, rows.stop, rows.worthless, self.gamma, self.n)
+        total, discount, ahead = n_step(rows.reward, rows.stop, rows.no_bootstrap, self.gamma, self.n)
         known = np.flatnonzero((ahead > 0) & rows.played & ~rows.known)
         if not len(known):
             return
@@ -225,7 +225,7 @@ class _Rows:
 
     reward: Array
     stop: Array  # after it nothing is added up
-    worthless: Array  # what follows is worth nothing
+    no_bootstrap: Array  # what follows is worth nothing
     ends: Array  # the next row begins another game
     played: Array  # it is a step, not the last observation of an episode that was cut
     known: Array  # its n steps are over
@@ -256,11 +256,11 @@ def _rows(trajectory: Trajectory, lane: int, reward: Array, stack: int) -> tuple
     def with_finals(column: Array, there: Array | float) -> Array:
         return np.insert(column, cuts, there, axis=0) if len(cuts) else column
 
-    worthless, q_max = trajectory.worthless[:, lane], trajectory.columns["q_max"][:, lane]
+    no_bootstrap, q_max = trajectory.no_bootstrap[:, lane], trajectory.columns["q_max"][:, lane]
     rows = _Rows(
         reward=with_finals(reward, 0),
-        stop=with_finals(done | worthless, True),
-        worthless=with_finals(worthless, True),
+        stop=with_finals(done | no_bootstrap, True),
+        no_bootstrap=with_finals(no_bootstrap, True),
         ends=with_finals(trajectory.terminated[:, lane], True),
         played=with_finals(np.ones(len(done), bool), False),
         known=with_finals(np.zeros(len(done), bool), False),

@@ -94,12 +94,12 @@ def scaled(reward: Float, scale: float, limit: float) -> Float:
 
 
 def n_step(
-    reward: Float, stop: Bool, worthless: Bool, gamma: float, n: int
+    reward: Float, stop: Bool, no_bootstrap: Bool, gamma: float, n: int
 ) -> tuple[Float, Float, NDArray[np.uint8]]:
     """Sums of n rewards for the rows [N] of one lane, up to and including the first `stop`.
 
     R_i = sum_{k < m} gamma^k r_{i+k}; the value of row i + m counts gamma^m, and 0 where the last step was
-    `worthless`. Returns R, that discount, and m; m is 0 where the n steps are not over yet.
+    `no_bootstrap`. Returns R, that discount, and m; m is 0 where the n steps are not over yet.
     """
     count = len(reward)
     total, discount = np.zeros(count, np.float32), np.zeros(count, np.float32)
@@ -110,7 +110,7 @@ def n_step(
         total[: count - k][rows] += np.float32(gamma**k) * reward[k:][rows]
         ended = np.flatnonzero(rows & stop[k:])
         ahead[ended] = k + 1
-        discount[ended] = np.float32(gamma ** (k + 1)) * ~worthless[ended + k]
+        discount[ended] = np.float32(gamma ** (k + 1)) * ~no_bootstrap[ended + k]
         going[ended] = False
     whole = np.flatnonzero(going[: max(0, count - n)])
     ahead[whole], discount[whole] = n, np.float32(gamma**n)

@@ -29,7 +29,7 @@ class Mixable(Protocol):
 
     def weights(self) -> Weights: ...
 
-    def mix(self, vector: Float32, share: float) -> None: ...
+    def average_into(self, vector: Float32, share: float) -> None: ...
 
 
 class Exchanger:
@@ -63,7 +63,7 @@ class Exchanger:
         theirs = self.exchange(learner.weights().vector)
         self._look_ahead()
         if theirs is not None and averaging.beta and self._usable(learner.weights().vector, theirs):
-            learner.mix(theirs, averaging.beta)
+            learner.average_into(theirs, averaging.beta)
 
     def _usable(self, mine: Float32, theirs: Float32) -> bool:
         """Whether the parent's weights would not ruin this child; says so, once until they are good again."""
@@ -116,7 +116,7 @@ def own_config(welcome: Welcome, cores: int, seed: int, memory: float = math.inf
         config.run,
         workers=cores,
         seed=seed,
-        until="told",
+        until="external",
         updates=0,
         test_every=10**12,
         checkpoint_every=1e9,

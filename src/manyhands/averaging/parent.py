@@ -16,7 +16,7 @@ import numpy as np
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from manyhands.averaging.books import MOST_CHILDREN, Child, Forgotten, ParentStats, least_missed
+from manyhands.averaging.child_stats import MOST_CHILDREN, Child, Forgotten, ParentStats, least_missed
 from manyhands.averaging.connections import GRACE, LONGEST, Refused, answers, close, refuse, say
 from manyhands.averaging.maths import (
     SMALLEST_SCALE,

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from manyhands.collect.collector import Collector
 from manyhands.core.arrays import Array
 from manyhands.core.events import Event, Fault, Notice
-from manyhands.core.orders import Order, Task, Trial, Verdict
+from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.hogwild.cores import SharedMemory
@@ -32,7 +32,7 @@ class ExecutorChannel(Protocol):
     def publish(self, weights: Weights) -> None:
         """Make a version available to every worker. At least the last three stay available."""
 
-    def order(self, order: Order | Trial) -> None:
+    def order(self, order: Order | EvalOrder) -> None:
         """Ask for a rollout of a shard, or a part of a test.
 
         At most two rollouts of one shard may be unacknowledged.
@@ -49,7 +49,7 @@ class ExecutorChannel(Protocol):
     def backlog(self) -> int | None:
         """Trajectories that wait in a queue outside of this process; None where there is no such queue."""
 
-    def books(self) -> dict[str, Any]:
+    def worker_stats(self) -> dict[str, Any]:
         """What workers elsewhere have done so far, for the run's directory; empty where there are none."""
 
     def finish(self, reason: str) -> None:
@@ -62,7 +62,7 @@ class SharingChannel(ExecutorChannel, Protocol):
     memory: SharedMemory | None
 
 
-class Counter(Protocol):
+class OrderIO(Protocol):
     """Where a worker gets what an order needs, and hands in what it made."""
 
     def weights(self, version: int) -> Weights: ...
@@ -70,24 +70,24 @@ class Counter(Protocol):
     def arrays(self, order: Order) -> dict[str, Array]:
         """Where to write the rollout."""
 
-    def send(self, made: Trajectory | Verdict) -> None: ...
+    def send(self, made: Trajectory | EvalResult) -> None: ...
 
     def report(self, event: Fault | Notice) -> None: ...
 
 
-class WorkerChannel(Counter, Protocol):
+class WorkerChannel(OrderIO, Protocol):
     """The worker's half, of a worker that belongs to one run."""
 
     def task(self) -> Task: ...
 
-    def next_order(self) -> Order | Trial | None:
+    def next_order(self) -> Order | EvalOrder | None:
         """Waits; None when the run is over."""
 
 
-def fulfil(order: Order | Trial, channel: Counter, collector: Collector) -> None:
+def run_order(order: Order | EvalOrder, channel: OrderIO, collector: Collector) -> None:
     """Plays one order and sends what came of it."""
     weights = channel.weights(order.version)
-    if isinstance(order, Trial):
+    if isinstance(order, EvalOrder):
         channel.send(collector.test(order, weights))
     else:
         channel.send(collector.collect(order, weights, channel.arrays(order)))

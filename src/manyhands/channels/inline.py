@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 from manyhands.channels.base import WorkerStatus
 from manyhands.collect.collector import Collector
 from manyhands.core.events import Event, Fault, Notice
-from manyhands.core.orders import NEWEST, Order, Task, Trial
+from manyhands.core.orders import NEWEST, EvalOrder, Order, Task
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs.make import MakeEnv
@@ -32,7 +32,7 @@ class InlineChannel:
             self.memory = SharedMemory(bytearray(SharedMemory.size(task)), task)
         cores = None if self.memory is None else open_core(self.memory)
         self.collector = Collector(task, self.name, self._report, callable_env, open_group=cores)
-        self.orders: deque[Order | Trial] = deque()
+        self.orders: deque[Order | EvalOrder] = deque()
         self.events: deque[Fault | Notice] = deque()
         self.versions: dict[int, Weights] = {}
         self.newest = NEWEST
@@ -46,7 +46,7 @@ class InlineChannel:
         for version in sorted(self.versions)[:-VERSIONS]:
             del self.versions[version]
 
-    def order(self, order: Order | Trial) -> None:
+    def order(self, order: Order | EvalOrder) -> None:
         self.orders.append(order)
 
     def receive(self, timeout: float) -> Event | None:
@@ -56,7 +56,7 @@ class InlineChannel:
             return None
         order = self.orders.popleft()
         version = self.newest if order.version == NEWEST else order.version
-        if isinstance(order, Trial):
+        if isinstance(order, EvalOrder):
             return self.collector.test(order, self.versions[version])
         return self.collector.collect(order, self.versions[version], self.layout.allocate())
 
@@ -69,7 +69,7 @@ class InlineChannel:
     def backlog(self) -> None:
         return None
 
-    def books(self) -> dict[str, Any]:
+    def worker_stats(self) -> dict[str, Any]:
         return {}
 
     def finish(self, reason: str) -> None:

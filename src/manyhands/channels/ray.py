@@ -33,9 +33,9 @@ from manyhands.collect.collector import Collector, OutOfTurnError
 from manyhands.core import wire
 from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError, ManyhandsError, RunError, UsageError
-from manyhands.core.events import Culprit, Event, Fault, Lost, Notice
+from manyhands.core.events import CrashSite, Event, Fault, Notice, WorkerLost
 from manyhands.core.heartbeat import BEATS, BYTES, EPISODE, LANE, NOBODY, SHARD
-from manyhands.core.orders import NEWEST, Order, Task, Trial, Verdict
+from manyhands.core.orders import NEWEST, EvalOrder, EvalResult, Order, Task
 from manyhands.core.texts import one_line
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
@@ -124,7 +124,7 @@ class CrashRecord:
             path.unlink(missing_ok=True)
 
 
-class Player:
+class EpisodePlayer:
     """The worker's half, inside an actor. Its orders come as calls, one after the other."""
 
     def __init__(self, task: bytes, name: str, callable_env: MakeEnv | None, record: str) -> None:
@@ -137,16 +137,18 @@ class Player:
         self.latest: Weights
         self.collector = Collector(self.task, name, self.report, callable_env, self.progress)
 
-    def fulfil(self, order: bytes, weights: bytes) -> tuple[bytes, list[bytes], str]:
+    def run_order(self, order: bytes, weights: bytes) -> tuple[bytes, list[bytes], str]:
         """What came of an order, what was to be reported on the way, and why the run must end, if it must."""
-        from manyhands.channels.base import fulfil
+        from manyhands.channels.base import run_order
 
         self.events = []
         self.latest = wire.read_weights(wire.decode(weights, "weights"), self.task.spec)
         message = wire.decode(order)
-        wanted = Trial.from_message(message) if message.kind == "trial" else Order.from_message(message)
+        wanted = (
+            EvalOrder.from_message(message) if message.kind == "eval_order" else Order.from_message(message)
+        )
         try:
-            fulfil(wanted, self, self.collector)
+            run_order(wanted, self, self.collector)
         except ManyhandsError as error:
             return b"", self.events, str(error)
         except SystemExit as left:
@@ -173,8 +175,8 @@ class Player:
     def arrays(self, order: Order) -> dict[str, Array]:
         return self.task.layout.allocate()
 
-    def send(self, made: Trajectory | Verdict) -> None:
-        if isinstance(made, Verdict):
+    def send(self, made: Trajectory | EvalResult) -> None:
+        if isinstance(made, EvalResult):
             self.made = wire.encode(made.to_message())
         else:
             self.made = wire.encode_trajectory(made, self.task.spec.schema)
@@ -193,7 +195,7 @@ class Actor:
     name: str
     handle: Any
     shards: list[int]
-    orders: dict[Any, Order | Trial] = field(default_factory=dict)  # by what Ray will answer them with
+    orders: dict[Any, Order | EvalOrder] = field(default_factory=dict)  # by what Ray will answer them with
     beats: int = 0
     seen_at: float = field(default_factory=time.monotonic)
     asked: Any = None
@@ -226,7 +228,7 @@ class RayChannel:
         self.asked_at = time.monotonic()
         self.finished = False
         remote: Any = ray.remote(num_cpus=cpus, max_restarts=-1, concurrency_groups={"watch": 1})  # type: ignore[call-overload]
-        made = remote(Player)
+        made = remote(EpisodePlayer)
         raw, record = wire.encode(task.to_message()), uuid.uuid4().hex
         self.actors = [
             Actor(
@@ -244,13 +246,13 @@ class RayChannel:
         for version in sorted(self.versions)[:-VERSIONS]:
             del self.versions[version]
 
-    def order(self, order: Order | Trial) -> None:
+    def order(self, order: Order | EvalOrder) -> None:
         actor = self.by_shard[order.shard if isinstance(order, Order) else order.part]
         version = max(self.versions) if order.version == NEWEST else order.version
         raw = wire.encode(order.to_message())
         if not actor.orders:
             actor.seen_at = time.monotonic()
-        answer = actor.handle.fulfil.remote(raw, self.versions[version])
+        answer = actor.handle.run_order.remote(raw, self.versions[version])
         actor.orders[answer] = order
         self.by_answer[answer] = actor
 
@@ -314,7 +316,7 @@ class RayChannel:
         if isinstance(order, Order):
             self.events.append(wire.decode_trajectory(raw, self.task.layout, self.task.spec.schema))
         else:
-            self.events.append(Verdict.from_message(wire.decode(raw, "verdict")))
+            self.events.append(EvalResult.from_message(wire.decode(raw, "eval_result")))
 
     def _ask_again(self, actor: Actor) -> None:
         """The same orders; they say where their shards stand."""
@@ -330,22 +332,22 @@ class RayChannel:
         actor.gone = reason
         self.events.append(actor)
 
-    def _lost(self, actor: Actor) -> Lost:
+    def _lost(self, actor: Actor) -> WorkerLost:
         """Its calls have failed; Ray starts it again, and all it was to do is given back."""
         orders = tuple(actor.orders.values())
         for answer in actor.orders:
             del self.by_answer[answer]
         actor.orders.clear()
         actor.ready = False
-        culprit = None
+        crash_site = None
         if (found := self._last_place(actor)) is not None:
             crashed, *place = found
-            culprit = Culprit(*place) if crashed or actor.hung else None
+            crash_site = CrashSite(*place) if crashed or actor.hung else None
         reason, actor.gone = actor.gone, ""
         actor.hung = False
         actor.lost_at = time.monotonic()
         actor.asked, actor.seen_at = None, time.monotonic()
-        return Lost(actor.name, reason, tuple(actor.shards), orders, culprit)
+        return WorkerLost(actor.name, reason, tuple(actor.shards), orders, crash_site)
 
     def _last_place(self, actor: Actor) -> tuple[bool, int, int, int] | None:
         """Waits for the process that is started in place of a lost one, and knows where that one was.
@@ -408,7 +410,7 @@ class RayChannel:
     def backlog(self) -> None:
         return None
 
-    def books(self) -> dict[str, Any]:
+    def worker_stats(self) -> dict[str, Any]:
         return {}
 
     def finish(self, reason: str) -> None:

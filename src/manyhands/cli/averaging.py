@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from manyhands.averaging.books import Forgotten, ParentStats
-from manyhands.averaging.door import Door
-from manyhands.averaging.keeper import Begun, Keeper
+from manyhands.averaging.child_stats import Forgotten, ParentStats
+from manyhands.averaging.listening import ListenConfig
 from manyhands.averaging.protocol import (
     DEFAULT_ALGO,
     DEFAULT_PORT,
@@ -24,12 +23,13 @@ from manyhands.averaging.protocol import (
     read_token,
     structure,
 )
+from manyhands.averaging.recorder import ParentRecorder, ParentSetup
 from manyhands.config.resolve import parse_override, read_yaml, resolve
 from manyhands.config.settings import Config
 from manyhands.core.checks import require
 from manyhands.core.decoding import decode
-from manyhands.core.errors import ManyhandsError, RunError, UsageError, WireError, needs
-from manyhands.core.seeding import INIT, mix
+from manyhands.core.errors import ManyhandsError, RunError, UsageError, WireError, missing_extra
+from manyhands.core.seeding import INIT, hash_seed
 from manyhands.core.texts import one_line
 from manyhands.envs import make as envs
 from manyhands.runs import checkpoint, store
@@ -52,7 +52,7 @@ def parent(options: argparse.Namespace) -> None:
     from manyhands.averaging.parent import Parent
 
     resumed = None if options.resume is None else _find(options)
-    door = Door.of(options, resumed)
+    door = ListenConfig.of(options, resumed)
     token, tls = door.token(), door.tls()
     names = [field.name for field in fields(AveragingConfig)]
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
@@ -60,7 +60,7 @@ def parent(options: argparse.Namespace) -> None:
         given["max_step"] = None
     with ExitStack() as held:
         begun = _new(options, given, held) if resumed is None else _resumed(resumed, given, held)
-        keeper = Keeper(begun, options.quiet)
+        keeper = ParentRecorder(begun, options.quiet)
         served = Parent(
             begun.averaging,
             begun.plan.config,
@@ -103,7 +103,7 @@ def parent(options: argparse.Namespace) -> None:
         keeper.report(served)
 
 
-def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) -> Begun:
+def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) -> ParentSetup:
     if options.env is None:
         raise UsageError("which environment? For example: manyhands parent LunarLander-v3")
     averaging = AveragingConfig(**given)
@@ -115,7 +115,7 @@ def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) ->
     first = planned.first_weights()  # before there is a directory, which nobody would want if that fails
     run = store.create(path, planned.config)
     held.enter_context(run.lock())
-    return Begun(run, planned, averaging, first, ParentStats({}, Forgotten()))
+    return ParentSetup(run, planned, averaging, first, ParentStats({}, Forgotten()))
 
 
 def _planned(config: Config) -> Plan:
@@ -139,7 +139,7 @@ def _find(options: argparse.Namespace) -> Run:
     return run
 
 
-def _resumed(run: Run, given: dict[str, Any], held: ExitStack) -> Begun:
+def _resumed(run: Run, given: dict[str, Any], held: ExitStack) -> ParentSetup:
     kept = run.path / store.AVERAGING
     try:
         averaging = decode(AveragingConfig, read_yaml(kept), "it")
@@ -156,7 +156,7 @@ def _resumed(run: Run, given: dict[str, Any], held: ExitStack) -> Begun:
         stats = ParentStats.read(last.progress)
     except WireError as error:
         raise RunError(f"{run.checkpoint_path(store.LAST)} is damaged: {one_line(error)}") from error
-    return Begun(run, planned, averaging, last.weights, stats)
+    return ParentSetup(run, planned, averaging, last.weights, stats)
 
 
 def child(options: argparse.Namespace) -> None:
@@ -194,7 +194,7 @@ def _train_for(link: "Link", welcome: "Welcome", limits: "Limits", options: argp
 
     name, env_id = link.name, welcome.config.env.id
     envs.check_imports(welcome.config.env, options.allow_env)
-    seed = mix(welcome.config.run.seed, INIT, *name.encode()) >> 33
+    seed = hash_seed(welcome.config.run.seed, INIT, *name.encode()) >> 33
     cores = usable_cores() if options.cores is None else options.cores
     config = own_config(welcome, cores, seed, limits.memory)
     limits.check_settings(config, link.url)
@@ -246,4 +246,4 @@ def _need_websockets() -> None:
     try:
         import websockets  # noqa: F401
     except ModuleNotFoundError as error:
-        raise needs("averaging", error, "websockets") from error
+        raise missing_extra("averaging", error, "websockets") from error

@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
-from manyhands.cli.options import add_allow_env, add_debug, add_quiet, add_run, whole
+from manyhands.cli.options import add_allow_env, add_debug, add_quiet, add_run, parse_int
 
 
 def step_length(text: str) -> float | str:
@@ -33,8 +33,10 @@ def add_parent(commands: Any) -> None:
     parent.add_argument("--algo", help="what the children learn with, as in train (default: a3c)")
     parent.add_argument("--alpha", type=float, help="share of a child in the parent (default: 0.9)")
     parent.add_argument("--beta", type=float, help="share of the parent in a child (default: 0)")
-    parent.add_argument("--exchanges", type=whole, help="end after this many (default: 2000)")
-    parent.add_argument("--every", type=whole, help="a child's steps between two (default: 0, every update)")
+    parent.add_argument("--exchanges", type=parse_int, help="end after this many (default: 2000)")
+    parent.add_argument(
+        "--every", type=parse_int, help="a child's steps between two (default: 0, every update)"
+    )
     parent.add_argument("--format", help="how weights travel: float32 (default), float16 or int8")
     parent.add_argument(
         "--max-step",
@@ -50,7 +52,7 @@ def add_parent(commands: Any) -> None:
         default=None,
         help="let exchanges overwrite one another instead of taking turns",
     )
-    parent.add_argument("--checkpoint-every", type=whole, help="exchanges between two (default: 100)")
+    parent.add_argument("--checkpoint-every", type=parse_int, help="exchanges between two (default: 100)")
     parent.add_argument(
         "--listen", metavar="HOST:PORT", help="(default: 127.0.0.1:8765; a port of 0 is any that is free)"
     )
@@ -77,19 +79,19 @@ def add_child(commands: Any) -> None:
     child.add_argument("--cores", type=int, help="processes that train (default: all cores)")
     child.add_argument(
         "--max-memory",
-        type=whole,
+        type=parse_int,
         metavar="MB",
         help="memory that the parent's task may take (default: half of what is free)",
     )
     child.add_argument(
         "--max-envs",
-        type=whole,
+        type=parse_int,
         default=1024,
         help="environments that the parent may ask for (default: 1024)",
     )
     child.add_argument(
         "--max-message",
-        type=whole,
+        type=parse_int,
         default=64,
         metavar="MB",
         help="the largest message to take from the parent (default: 64)",

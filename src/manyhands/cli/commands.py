@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from manyhands.config.resolve import parse_override, read_yaml, resolve
-from manyhands.core.errors import ManyhandsError, RunError, UsageError, needs
+from manyhands.core.errors import ManyhandsError, RunError, UsageError, missing_extra
 from manyhands.core.texts import one_line
 from manyhands.runs import store
 
@@ -151,7 +151,7 @@ def worker(options: argparse.Namespace) -> None:
         from manyhands.channels.amqp.connection import Address
         from manyhands.roles.daemon import Daemon, default_name
     except ModuleNotFoundError as error:
-        raise needs("a worker", error, "amqp") from error
+        raise missing_extra("a worker", error, "amqp") from error
     from manyhands.channels.limits import OwnLimits, default_memory
     from manyhands.runs.open_channel import CHANNEL_VARIABLE
     from manyhands.system.machine import usable_cores

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from manyhands import __version__
 from manyhands.cli.averaging_options import add_child, add_parent
-from manyhands.cli.options import Parser, add_allow_env, add_debug, add_quiet, add_run, whole
+from manyhands.cli.options import Parser, add_allow_env, add_debug, add_quiet, add_run, parse_int
 from manyhands.core.errors import ManyhandsError, UsageError
 from manyhands.core.texts import one_line
 from manyhands.system.exits import run_and_end
@@ -99,7 +99,7 @@ def _add_train(commands: Any) -> None:
     )
     train.add_argument("--join", metavar="RUN", help="be one more executor of a run at the broker")
     add_allow_env(train)
-    train.add_argument("--steps", type=whole, help="stop after this many environment steps at the latest")
+    train.add_argument("--steps", type=parse_int, help="stop after this many environment steps at the latest")
     train.add_argument("--until", help="solved (default) or steps")
     train.add_argument("--seed", type=int, help="same seed, same result (default: 0)")
     add_run(train)

@@ -15,7 +15,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
-def whole(text: str) -> int:
+def parse_int(text: str) -> int:
     """Accepts 1000000, 1_000_000 and 1e6."""
     try:
         number = float(text)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from manyhands.collect.episodes import Player
+from manyhands.collect.episodes import EpisodePlayer
 from manyhands.collect.moves import MoveShard
 from manyhands.collect.shard import Report, Shard
 from manyhands.core.arrays import Array
 from manyhands.core.events import Fault
 from manyhands.core.heartbeat import SHARD, TESTING, unshared
-from manyhands.core.orders import Order, Task, Trial, Verdict
+from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
 from manyhands.core.roles import Group
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
@@ -60,7 +60,7 @@ class Collector:
         self.progress = progress if progress is not None else unshared()
         self.actor = actor(task.spec)
         self.shards: dict[int, Group] = {}
-        self.player: Player | None = None
+        self.player: EpisodePlayer | None = None
 
     def collect(self, order: Order, weights: Weights, out: dict[str, Array]) -> Trajectory:
         shard = self.shards.get(order.shard)
@@ -87,11 +87,11 @@ class Collector:
         if shard in self.shards:
             self.shards.pop(shard).close()
 
-    def test(self, trial: Trial, weights: Weights) -> Verdict:
+    def test(self, eval_order: EvalOrder, weights: Weights) -> EvalResult:
         self.progress[SHARD] = TESTING
         if self.player is None:
             task = self.task
-            self.player = Player(
+            self.player = EpisodePlayer(
                 task.env,
                 task.spec,
                 task.layout.action,
@@ -100,8 +100,10 @@ class Collector:
                 self.progress,
                 self._test_fault,
             )
-        played = self.player.play(weights, trial.count, trial.seed, first=trial.first, skip=trial.skip)
-        return Verdict(trial.part, played)
+        played = self.player.play(
+            weights, eval_order.count, eval_order.seed, first=eval_order.first, skip=eval_order.skip
+        )
+        return EvalResult(eval_order.part, played)
 
     def _test_fault(self, episode: int, seed: int, text: str) -> None:
         self.report(Fault(self.worker, -1, -1, episode, seed, text))

@@ -14,12 +14,12 @@ from manyhands.core.evaluation import Evaluation
 from manyhands.core.heartbeat import BEATS, EPISODE, LANE, NOBODY, unshared
 from manyhands.core.networks import NetSpec
 from manyhands.core.roles import Actor
-from manyhands.core.seeding import TEST, action_stream, mix, trial_seed
+from manyhands.core.seeding import TEST, action_stream, hash_seed, trial_seed
 from manyhands.core.weights import Weights
 from manyhands.envs import make as envs
 from manyhands.envs.codec import codec
 from manyhands.envs.describe import describe
-from manyhands.nets.build import actor, spread
+from manyhands.nets.build import actor, exploration_of
 
 LANES = 16
 """Episodes played side by side."""
@@ -32,7 +32,7 @@ Report = Callable[[int, int, str], None]
 """Told of an environment that raised: the episode, its seed, the traceback."""
 
 
-class Player:
+class EpisodePlayer:
     """Plays episodes side by side. Episode i depends on the seed, i and the weights alone."""
 
     def __init__(
@@ -70,8 +70,8 @@ class Player:
     ) -> Evaluation:
         """`episodes` whole episodes, counted from `first`; another one in place of each in `skip`."""
         self.actor.load(weights.vector)
-        strays = spread(self.actor, self.action, self.obs)
-        chance = self.action.chance(sample)
+        exploration = exploration_of(self.actor, self.action, self.obs)
+        noise_scale = self.action.noise_scale(sample)
         lanes = min(len(self.envs), episodes)
         playing = list(range(lanes))  # which episode each lane plays; -1 when there is none left
         returns, lengths = [0.0] * episodes, [0] * episodes
@@ -80,11 +80,11 @@ class Player:
         while left:
             outputs = self.actor.forward(self.obs, "policy")
             noise: Float32 | None = None
-            if chance:
+            if noise_scale:
                 noise = np.zeros((len(self.obs), self.action.noises), np.float32)
                 for lane in range(lanes):
-                    noise[lane] = chance * self.action.noise(streams[lane], 1)[0]
-            actions = self.decode(self.action.choose(outputs, strays, noise))
+                    noise[lane] = noise_scale * self.action.noise(streams[lane], 1)[0]
+            actions = self.decode(self.action.choose(outputs, exploration, noise))
             busy = [lane for lane, episode in enumerate(playing) if episode >= 0]
 
             def about_to_step(i: int, busy: list[int] = busy) -> None:
@@ -140,7 +140,7 @@ class Player:
                 self._replace(lane, seed, episode, error)
                 continue
             self.encode(obs, self.obs[lane])
-            return action_stream(mix(seed, TEST), attempt, episode)
+            return action_stream(hash_seed(seed, TEST), attempt, episode)
         raise EnvError(f"{self.env.id} failed {TRIES} times in a row to begin an episode")
 
     def _replace(self, lane: int, seed: int, episode: int, error: Exception) -> None:

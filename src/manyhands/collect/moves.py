@@ -13,7 +13,7 @@ from manyhands.core.heartbeat import BEATS, EPISODE, LANE, unshared
 from manyhands.core.lanes import ShardState
 from manyhands.core.orders import Task
 from manyhands.core.roles import Actor
-from manyhands.core.seeding import MOVES, START, mix
+from manyhands.core.seeding import MOVES, START, hash_seed
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs.lto import Problem
@@ -55,7 +55,7 @@ class MoveShard:
         actor.load(weights.vector)
         # A rollout that is not to be played again has other points, and other noise.
         words = (self.task.seed, MOVES, self.index, sequence, *([1] if sequence in self.skip else []))
-        rng = np.random.Generator(np.random.PCG64(mix(*words)))
+        rng = np.random.Generator(np.random.PCG64(hash_seed(*words)))
         point = self._starts(actor, rng, sequence)
         log_std = actor.forward(point, "log_std")
         noise = rng.standard_normal((layout.steps, layout.lanes, action_spec.noises), dtype=np.float32)
@@ -95,7 +95,7 @@ class MoveShard:
     def _starts(self, actor: Actor, rng: np.random.Generator, sequence: int) -> Array:
         problem, lanes = self.problem, self.layout.lanes
         if self.start == "latin":
-            seed = mix(self.task.seed, START, self.index)
+            seed = hash_seed(self.task.seed, START, self.index)
             return starts.latin(rng, lanes, problem.size, seed, sequence * lanes, problem.intervals)
         if self.start == "uncertainty":
 

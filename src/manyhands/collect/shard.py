@@ -67,7 +67,7 @@ class Shard:
         started = time.perf_counter()
         layout, action_spec = self.layout, self.layout.action
         actor.load(weights.vector)
-        spread = self._spread(actor)
+        exploration = self._exploration(actor)
         outputs = np.empty((layout.steps, layout.lanes, action_spec.outputs), np.float32)
         noise = np.empty((layout.steps, layout.lanes, action_spec.noises), np.float32)
         self.finals, self.episodes = 0, 0
@@ -83,13 +83,13 @@ class Shard:
                 outputs[t] = actor.forward(self.obs, "policy")
             if self.task.random_lanes and action_spec.kind != "values":
                 outputs[t, : self.task.random_lanes] = 0.0
-            action = action_spec.choose(outputs[t], spread, noise[t])
+            action = action_spec.choose(outputs[t], exploration, noise[t])
             out["action"][t] = action
             self._step(t, self.decode(action), out, noise)
         out["last_obs"][...] = self.obs
         out["episode"][...] = [lane.episode for lane in self.lanes]
         if "logp" in layout.columns:
-            out["logp"][...] = action_spec.log_prob(outputs, spread, out["action"])
+            out["logp"][...] = action_spec.log_prob(outputs, exploration, out["action"])
         if "q_taken" in layout.columns:
             values = action_spec.values(outputs)
             out["q_taken"][...] = np.take_along_axis(values, out["action"][..., None], -1)[..., 0]
@@ -108,7 +108,7 @@ class Shard:
             seconds=time.perf_counter() - started,
         )
 
-    def _spread(self, actor: Actor) -> Array:
+    def _exploration(self, actor: Actor) -> Array:
         """How far this shard's lanes stray from what the policy thinks best."""
         kind = self.layout.action.kind
         if kind == "gaussian":

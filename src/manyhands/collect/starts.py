@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from manyhands.core.arrays import Array
-from manyhands.core.seeding import START, mix
+from manyhands.core.seeding import START, hash_seed
 
 TIE = 0.02
 """Entropies in one interval of this size, in nats, count as equal. A policy's spread differs by less than
@@ -41,7 +41,7 @@ def latin(rng: np.random.Generator, count: int, size: int, seed: int, first: int
 
 @lru_cache(maxsize=ORDERS)
 def _order(seed: int, variable: int, block: int, intervals: int) -> Array:
-    return np.random.default_rng(mix(seed, START, variable, block)).permutation(intervals)
+    return np.random.default_rng(hash_seed(seed, START, variable, block)).permutation(intervals)
 
 
 def latin_nbytes(count: int, size: int, intervals: int) -> int:

@@ -5,7 +5,7 @@ import re
 from functools import cache
 from typing import Any
 
-from manyhands.core.errors import UsageError, near
+from manyhands.core.errors import UsageError, did_you_mean
 
 BUILT_IN = {
     "ppo": "manyhands.algos.ppo:Ppo",
@@ -27,7 +27,7 @@ def check_name(name: str) -> None:
     if name not in BUILT_IN and not OWN.fullmatch(name):
         raise UsageError(
             f"run.algo is {name!r:.100}; it must be one of {', '.join(BUILT_IN)}, or module:Class of your own"
-            f"{near(name, BUILT_IN)}"
+            f"{did_you_mean(name, BUILT_IN)}"
         )
 
 

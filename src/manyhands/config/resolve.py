@@ -61,7 +61,7 @@ def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
     if ":" in env_id or not file.is_file():
         return {}
     plain: dict[str, Any] = yaml.safe_load(file.read_text())
-    algo = algo or plain["favourite"]
+    algo = algo or plain["default_algo"]
     tuned = plain.get(algo) or algorithms.find(algo).general
     return merge(plain.get("all", {}), tuned, {"run": {"algo": algo}})
 

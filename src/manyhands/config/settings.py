@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from manyhands.config import algorithms
 from manyhands.core.checks import not_negative, positive, require, unit
 from manyhands.core.env_config import EnvConfig
-from manyhands.core.errors import UsageError, near
+from manyhands.core.errors import UsageError, did_you_mean
 from manyhands.core.orders import MAX_EPISODES
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class RunConfig:
     """Stop after this many environment steps at the latest."""
     updates: int = 0
     """Stop after this many updates of the weights, which for a3c are rounds of episodes; 0 is no limit."""
-    until: Literal["solved", "steps", "told"] = "solved"
+    until: Literal["solved", "steps", "external"] = "solved"
     """Stop when solved, or use all the steps, or go on until somebody says so."""
     solved_at: float | None = None
     """Mean test return that counts as solved; by default the environment's own threshold."""
@@ -197,7 +197,7 @@ def check_sections(plain: Mapping[str, Any]) -> None:
         if name not in sections:
             raise UsageError(
                 f"there is no section {name!r}; sections are {', '.join(sorted(sections))}"
-                f"{near(str(name), sections)}"
+                f"{did_you_mean(str(name), sections)}"
             )
         if not isinstance(section, Mapping):
             raise UsageError(f"section {name!r} must hold settings, not {section!r}")
@@ -209,7 +209,9 @@ def _build(cls: type[T], values: Mapping[str, Any], section: str) -> T:
     others = f"; there are {', '.join(sorted(known))}"
     for name in values:
         if name not in known:
-            raise UsageError(f"there is no setting {section}.{name}{near(str(name), known) or others}")
+            raise UsageError(
+                f"there is no setting {section}.{name}{did_you_mean(str(name), known) or others}"
+            )
     return cls(**{name: _convert(hints[name], value, f"{section}.{name}") for name, value in values.items()})
 
 

@@ -44,7 +44,7 @@ class ActionSpec:
     epsilon: float = 0.0
     temperature: float = 0.0
 
-    def chance(self, sample: bool) -> np.float32:
+    def noise_scale(self, sample: bool) -> np.float32:
         """How much of its noise a judged agent has: with `sample` all of it, as when it learns."""
         return np.float32(1.0 if sample or self.epsilon > 0 else self.temperature)
 
@@ -133,19 +133,19 @@ class ActionSpec:
         advantage = outputs[..., :-1]
         return outputs[..., -1:] + advantage - advantage.mean(-1)[..., None]
 
-    def choose(self, outputs: Float32, spread: Float32, noise: Float32 | None) -> NDArray[Any]:
+    def choose(self, outputs: Float32, exploration: Float32, noise: Float32 | None) -> NDArray[Any]:
         """Actions [B, ...] for the head's outputs [B, n]; without noise the most likely ones.
 
-        `spread` is what the free head says: a gaussian's log_std, or every lane's epsilon [B].
+        `exploration` is what the free head says: a gaussian's log_std, or every lane's epsilon [B].
         """
         if self.kind == "gaussian":
-            mean, log_std = self.normal(outputs, spread)
+            mean, log_std = self.normal(outputs, exploration)
             return mean.copy() if noise is None else mean + np.exp(log_std) * noise
         if self.kind == "values":
             best: NDArray[Any] = outputs[..., : self.sizes[0]].argmax(axis=-1)
             if noise is not None:
                 with np.errstate(divide="ignore"):
-                    explores = noise[..., 0] < -np.log1p(-spread)  # with probability `spread`
+                    explores = noise[..., 0] < -np.log1p(-exploration)  # with probability `exploration`
                 best = np.where(explores, noise[..., 1:].argmax(axis=-1), best)
             return best.astype(np.int32)
         scores = outputs if noise is None else outputs + noise

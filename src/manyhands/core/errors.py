@@ -28,13 +28,13 @@ class WireError(ManyhandsError):
     """Bytes that are not a message of ours, or not the one that was expected."""
 
 
-def needs(what: str, error: ModuleNotFoundError, extra: str) -> UsageError:
+def missing_extra(what: str, error: ModuleNotFoundError, extra: str) -> UsageError:
     """For a part whose library is not installed."""
     how = f"in manyhands' own directory: pip install -c constraints.txt '.[{extra}]'"
     return UsageError(f"{what} needs {error.name}; {how}")
 
 
-def near(given: str, allowed: Iterable[str]) -> str:
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """A hint such as `; did you mean LunarLander-v3?`, or nothing when no name is near."""
     by_lower = {name.lower(): name for name in allowed}
     matches = difflib.get_close_matches(given.lower(), by_lower, n=3, cutoff=0.6)

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 
 from manyhands.core import decoding, wire
 from manyhands.core.lanes import ShardState
-from manyhands.core.orders import Order, Trial, Verdict
+from manyhands.core.orders import EvalOrder, EvalResult, Order
 from manyhands.core.trajectories import Trajectory
 
 
@@ -36,7 +36,7 @@ class Notice:
 
 
 @dataclass(frozen=True)
-class Culprit:
+class CrashSite:
     """What brought a worker down: the episode of a lane of a shard, or, with the shard TESTING, of a test."""
 
     shard: int
@@ -45,20 +45,20 @@ class Culprit:
 
 
 @dataclass(frozen=True)
-class Lost:
+class WorkerLost:
     """A worker is gone and has been replaced by one that knows nothing of the shards; `orders` are undone."""
 
     worker: str
     reason: str
     shards: tuple[int, ...]
-    orders: tuple[Order | Trial, ...]  # the first was under way
-    culprit: Culprit | None = None
+    orders: tuple[Order | EvalOrder, ...]  # the first was under way
+    crash_site: CrashSite | None = None
     fault: bool = True  # False where nobody did anything wrong
     moved: bool = False  # nobody is gone; the shards only change hands
 
 
 @dataclass(frozen=True)
-class Taken:
+class LearnedElsewhere:
     """Another executor of the same run has learned from an order's trajectory, and asks for the next.
 
     Its `agent` shall play it. Of the shard only the episodes are known here, so another worker cannot take it
@@ -71,10 +71,10 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Over:
+class RunEnded:
     """Another executor of the same run has ended it."""
 
     reason: str
 
 
-Event = Trajectory | Verdict | Fault | Notice | Lost | Taken | Over
+Event = Trajectory | EvalResult | Fault | Notice | WorkerLost | LearnedElsewhere | RunEnded

@@ -34,7 +34,7 @@ class LaneState:
         ends = np.flatnonzero(trajectory.done[:, lane])
         if len(ends):
             return LaneState(episode, played[ends[-1] + 1 :].copy(), obs, skip=skip)
-        if episode != self.episode:  # begun anew when the shard changed hands
+        if episode != self.episode:  # begun anew when the shard changed players
             return LaneState(episode, played.copy(), obs, skip=skip)
         if self.lost or len(self.actions) + len(played) > REPLAY_LIMIT:
             return LaneState(episode, played[:0].copy(), obs, lost=True, skip=skip)

@@ -151,7 +151,7 @@ class _OrderHead:
 
 
 @dataclass(frozen=True)
-class Trial:
+class EvalOrder:
     """Play whole episodes with the greedy policy: one part of a test.
 
     The number of parts is fixed by the settings, not by the workers, so a test's bits do not depend on them.
@@ -169,37 +169,37 @@ class Trial:
         return range(self.first, self.first + self.count)
 
     def to_message(self) -> wire.Message:
-        return wire.Message("trial", "", asdict(self))
+        return wire.Message("eval_order", "", asdict(self))
 
     @classmethod
-    def from_message(cls, message: wire.Message) -> "Trial":
-        trial = decoding.decode(cls, message.meta, "a part of a test")
-        counted = 0 < trial.count <= MAX_EPISODES and 0 <= trial.first < wire.MAX_COUNT
-        if not counted or trial.part < 0 or trial.seed < 0:
-            raise WireError(f"a part of a test with {trial.count} episodes from {trial.first} on")
-        return trial
+    def from_message(cls, message: wire.Message) -> "EvalOrder":
+        eval_order = decoding.decode(cls, message.meta, "a part of a test")
+        counted = 0 < eval_order.count <= MAX_EPISODES and 0 <= eval_order.first < wire.MAX_COUNT
+        if not counted or eval_order.part < 0 or eval_order.seed < 0:
+            raise WireError(f"a part of a test with {eval_order.count} episodes from {eval_order.first} on")
+        return eval_order
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EvalResult:
     """The episodes of a trial."""
 
     part: int
     evaluation: Evaluation
 
     def to_message(self) -> wire.Message:
-        return wire.Message("verdict", "", {"part": self.part, **self.evaluation.to_plain()})
+        return wire.Message("eval_result", "", {"part": self.part, **self.evaluation.to_plain()})
 
     @classmethod
-    def from_message(cls, message: wire.Message) -> "Verdict":
-        plain = decoding.decode(_VerdictPlain, message.meta, "a test's result")
+    def from_message(cls, message: wire.Message) -> "EvalResult":
+        plain = decoding.decode(_EvalResultPlain, message.meta, "a test's result")
         if not plain.returns or len(plain.returns) != len(plain.lengths) or min(plain.lengths) < 0:
             raise WireError(f"a test's result of {len(plain.returns)} returns, {len(plain.lengths)} lengths")
         return cls(plain.part, Evaluation(plain.returns, plain.lengths))
 
 
 @dataclass(frozen=True)
-class _VerdictPlain:
+class _EvalResultPlain:
     """A verdict as it travels."""
 
     part: int

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.lanes import ShardState
-from manyhands.core.trajectories import Remembered, Trajectory
+from manyhands.core.trajectories import ReplayChunk, Trajectory
 from manyhands.core.weights import Weights
 
 
@@ -46,14 +46,14 @@ class Group(Protocol):
 class Learner(Protocol):
     """Learns from trajectories. Knows nothing of processes, brokers or files."""
 
-    pieces: int  # of what is remembered, so far
+    chunks: int  # of what is remembered, so far
 
     def weights(self) -> Weights: ...
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """One update of the weights to the next version; what is worth plotting."""
 
-    def mix(self, vector: Float32, share: float) -> None:
+    def average_into(self, vector: Float32, share: float) -> None:
         """Move the weights towards `vector`, by this share of the way."""
 
     def state(self) -> Mapping[str, Array]:
@@ -61,13 +61,13 @@ class Learner(Protocol):
 
     def load_state(self, version: int, state: Mapping[str, Array]) -> None: ...
 
-    def remembered(self) -> Remembered | None:
+    def replay_chunk(self) -> ReplayChunk | None:
         """What is new since this was last asked and belongs to `state`, but is too large for each save."""
 
-    def needed(self) -> Array:
+    def oldest_needed(self) -> Array:
         """From which rows on a resume would need it."""
 
-    def recall(self, pieces: Iterable[Remembered]) -> None:
+    def restore_replay(self, chunks: Iterable[ReplayChunk]) -> None:
         """All of that again, after `load_state`."""
 
 

@@ -5,7 +5,7 @@ import numpy as np
 _MASK = 2**64 - 1
 
 
-def mix(*words: int) -> int:
+def hash_seed(*words: int) -> int:
     """A 64-bit number from whole numbers: splitmix64 (Steele et al. 2014) over each in turn."""
     state = 0
     for word in words:
@@ -22,13 +22,13 @@ ENV, ACTION, TEST, LEARN, INIT, START, MOVES = range(7)
 
 def env_seed(seed: int, lane: int, episode: int) -> int:
     """31 bits, because some simulators take no more."""
-    return mix(seed, ENV, lane, episode) >> 33
+    return hash_seed(seed, ENV, lane, episode) >> 33
 
 
 def trial_seed(seed: int, episode: int, attempt: int = 0) -> int:
     """Of a test's episode; another attempt is another episode."""
-    return mix(seed, TEST, episode, attempt) >> 33
+    return hash_seed(seed, TEST, episode, attempt) >> 33
 
 
 def action_stream(seed: int, lane: int, episode: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(mix(seed, ACTION, lane, episode)))
+    return np.random.Generator(np.random.PCG64(hash_seed(seed, ACTION, lane, episode)))

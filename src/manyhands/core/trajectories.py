@@ -110,7 +110,7 @@ class Trajectory:
         return self.terminated | self.truncated
 
     @property
-    def worthless(self) -> Array:
+    def no_bootstrap(self) -> Array:
         """[T, B]: where nothing that follows counts, because the episode or, if so wished, a life is over."""
         lost = self.columns.get(LIFE_LOST)
         return self.terminated if lost is None else self.terminated | (lost > 0)
@@ -138,7 +138,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True)
-class Remembered:
+class ReplayChunk:
     """Trajectories that a learner holds on to, and that its `state` leaves out: one piece of them."""
 
     number: int  # of the piece

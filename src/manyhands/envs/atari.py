@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from manyhands.core.arrays import Array
-from manyhands.core.errors import EnvError, UsageError, near, needs
+from manyhands.core.errors import EnvError, UsageError, did_you_mean, missing_extra
 
 SIDE = 84
 STACK = 4
@@ -46,10 +46,10 @@ def rom_of(game: str, env_id: str) -> str:
     try:
         from ale_py import roms
     except ModuleNotFoundError as error:
-        raise needs(env_id, error, "atari") from error
+        raise missing_extra(env_id, error, "atari") from error
     names = {"".join(part.title() for part in rom.split("_")): rom for rom in roms.get_all_rom_ids()}
     if game not in names:
-        hint = near(game, names) or "; there are Breakout, Pong and a hundred more"
+        hint = did_you_mean(game, names) or "; there are Breakout, Pong and a hundred more"
         raise UsageError(f"there is no Atari game {game!r}{hint}")
     return names[game]
 

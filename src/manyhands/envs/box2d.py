@@ -35,7 +35,7 @@ NOISE = 64
 """Random numbers that are drawn at once; an even number."""
 
 
-def mend(spec: EnvSpec) -> None:
+def patch(spec: EnvSpec) -> None:
     """Lets `spec` make the same environment without the faults that can be helped."""
     _free_shapes()
     if spec.entry_point == "gymnasium.envs.box2d.lunar_lander:LunarLander" and _is_known():

@@ -17,8 +17,8 @@ import numpy as np
 from gymnasium import spaces
 
 from manyhands.core.arrays import Array
-from manyhands.core.errors import EnvError, UsageError, near
-from manyhands.core.seeding import mix
+from manyhands.core.errors import EnvError, UsageError, did_you_mean
+from manyhands.core.seeding import hash_seed
 from manyhands.envs.importing import imported
 
 ENV_ID = "manyhands/Lto-v0"
@@ -108,8 +108,8 @@ class Problem:
         for name in self.functions:
             if name not in KNOWN and ":" not in name:
                 raise UsageError(
-                    f"there is no function {name!r}{near(name, KNOWN)}; known are {', '.join(KNOWN)}, "
-                    "and your own as module:function"
+                    f"there is no function {name!r}{did_you_mean(name, KNOWN)}; known are "
+                    f"{', '.join(KNOWN)}, and your own as module:function"
                 )
             if ":" in name and not self.bounds:
                 raise UsageError(f"{name} needs --bounds=LOW:HIGH, for all variables or for each")
@@ -135,7 +135,7 @@ class Problem:
         for name in self.starts:
             if name not in STRATEGIES:
                 raise UsageError(
-                    f"there is no start {name!r}{near(name, STRATEGIES)}; "
+                    f"there is no start {name!r}{did_you_mean(name, STRATEGIES)}; "
                     f"there are {', '.join(STRATEGIES)} and heterogeneous"
                 )
 
@@ -191,7 +191,7 @@ class Problem:
 
     def deviation(self, member: int) -> tuple[Array, float]:
         """How far a variant is shifted in every variable, and by what its values are multiplied."""
-        rng = np.random.default_rng(mix(VARIANT, member // len(self.functions)))
+        rng = np.random.default_rng(hash_seed(VARIANT, member // len(self.functions)))
         shift: Array = self.jitter * rng.uniform(-1, 1, self.size)
         return shift, 1 + self.jitter * float(rng.uniform(-1, 1))
 

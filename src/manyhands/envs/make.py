@@ -12,7 +12,7 @@ from gymnasium.error import Error as GymnasiumError
 from gymnasium.wrappers import TimeLimit
 
 from manyhands.core.env_config import EnvConfig
-from manyhands.core.errors import EnvError, ManyhandsError, UsageError, near, needs
+from manyhands.core.errors import EnvError, ManyhandsError, UsageError, did_you_mean, missing_extra
 from manyhands.envs import allowed, atari
 from manyhands.envs.closing import Closer
 from manyhands.envs.importing import imported
@@ -135,7 +135,7 @@ def _spec(env_id: str) -> str | EnvSpec:
         try:
             from minatar.gym import register_envs
         except ModuleNotFoundError as error:
-            raise needs(env_id, error, "minatar") from error
+            raise missing_extra(env_id, error, "minatar") from error
         register_envs()
     registered = gymnasium.registry.get(env_id)
     if registered is None:
@@ -146,7 +146,7 @@ def _spec(env_id: str) -> str | EnvSpec:
         with suppress(ImportError):  # Gymnasium says what is missing
             from manyhands.envs import box2d
 
-            box2d.mend(spec)
+            box2d.patch(spec)
     return spec
 
 
@@ -159,5 +159,5 @@ def _unknown(env_id: str, error: GymnasiumError) -> str:
     known = [name for name in gymnasium.registry if "/" not in name or name.startswith(MINATAR)]
     if env_id in gymnasium.registry:
         return f"cannot make {env_id}: {' '.join(str(error).split())}"
-    hint = near(env_id, known) or "; give a Gymnasium id such as LunarLander-v3, or module:callable"
+    hint = did_you_mean(env_id, known) or "; give a Gymnasium id such as LunarLander-v3, or module:callable"
     return f"there is no environment {env_id!r}{hint}"

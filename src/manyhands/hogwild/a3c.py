@@ -63,7 +63,7 @@ def bootstrapped(reward: Float32, value: Float32, last_value: float, gamma: floa
     return returns
 
 
-def of_log_prob(
+def log_prob_grad(
     action_spec: ActionSpec, outputs: Float32, log_std: Float32, action: Array, weight: Float32
 ) -> tuple[Float32, Float32 | None]:
     """The gradient of sum_i weight_i log pi(a_i): for the outputs [N, n], and for log_std where there is one.
@@ -74,8 +74,8 @@ def of_log_prob(
         deviation: Float32 = np.exp(log_std)
         z: Float32 = (action - outputs) / deviation
         column = weight[:, None]
-        of_mean: Float32 = column * z / deviation
-        return of_mean, (column * (z * z - 1)).sum(0)
+        mean_grad: Float32 = column * z / deviation
+        return mean_grad, (column * (z * z - 1)).sum(0)
     result = np.empty_like(outputs)
     choices = action.reshape(len(action), -1)
     start = 0
@@ -88,7 +88,7 @@ def of_log_prob(
     return result, None
 
 
-def of_entropy(action_spec: ActionSpec, outputs: Float32) -> Float32:
+def entropy_grad(action_spec: ActionSpec, outputs: Float32) -> Float32:
     """The gradient of sum_i H_i for the outputs: -p (log p + H). A normal's entropy is not in its mean."""
     result = np.zeros_like(outputs)
     if action_spec.kind == "gaussian":
@@ -144,16 +144,16 @@ class A3cCore:
             self.noise, self.dice = self.action.noise(self.rng, AHEAD), self.rng.random(AHEAD)
         self.acted += 1
         outputs = self.net.net.forward(obs[None], "policy")
-        spread = self.net.net.views.get("log_std", NO_SPREAD)
+        exploration = self.net.net.views.get("log_std", NO_SPREAD)
         if self.dice[now] < self.config.epsilon:
             outputs = np.zeros_like(outputs)  # every choice alike
-        action: Array = self.action.choose(outputs, spread, self.noise[now : now + 1])
+        action: Array = self.action.choose(outputs, exploration, self.noise[now : now + 1])
         return action
 
     def step(
-        self, obs: Array, action: Array, reward: float, following: Array, terminated: bool, ended: bool
+        self, obs: Array, action: Array, reward: float, next_obs: Array, terminated: bool, ended: bool
     ) -> None:
-        """Notes a step down, and learns when it is time to. `following` is the observation after it."""
+        """Notes a step down, and learns when it is time to. `next_obs` is the observation after it."""
         row = self.filled
         self.obs[row], self.actions[row] = obs, action[0]
         self.reward[row] = reward * self.config.reward_scale
@@ -161,7 +161,7 @@ class A3cCore:
         if self.filled < self.config.batch and not ended:
             return
         over = terminated or (ended and self.config.limit_ends)
-        self._learn(0.0 if over else float(self.net.net.forward(following[None], "value")[0, 0]))
+        self._learn(0.0 if over else float(self.net.net.forward(next_obs[None], "value")[0, 0]))
         self.filled = 0
         self.learned += 1
         if self.learned % 2 == 0 or ended:
@@ -175,14 +175,14 @@ class A3cCore:
         returns = bootstrapped(self.reward[rows], values, last_value, config.gamma, config.gae_lambda)
         error = values - returns
         log_std = self.net.net.views.get("log_std", NO_SPREAD)
-        of_outputs, of_log_std = of_log_prob(self.action, outputs, log_std, self.actions[rows], error)
+        outputs_grad, log_std_grad = log_prob_grad(self.action, outputs, log_std, self.actions[rows], error)
         if config.entropy:
-            of_outputs -= np.float32(config.entropy) * of_entropy(self.action, outputs)
-        of_value = np.float32(2 * config.value_weight) * error[:, None]
-        self.net.backward([of_outputs, of_value])
+            outputs_grad -= np.float32(config.entropy) * entropy_grad(self.action, outputs)
+        value_grad = np.float32(2 * config.value_weight) * error[:, None]
+        self.net.backward([outputs_grad, value_grad])
         gradient = self.net.gradient
-        if of_log_std is not None:
-            self.net.of["log_std"][...] = of_log_std - np.float32(config.entropy * self.filled)
+        if log_std_grad is not None:
+            self.net.of["log_std"][...] = log_std_grad - np.float32(config.entropy * self.filled)
         if config.average:
             gradient /= np.float32(self.filled)
         self.optimizer.step(gradient)

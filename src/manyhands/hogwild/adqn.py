@@ -74,13 +74,13 @@ class AdqnCore:
         replay: SharedReplay,
         index: int,
         played: Array,
-        aim: Float32,
+        target_params: Float32,
     ) -> None:
-        """`played` [1] counts this core's steps, `aim` [n] is its target network, over all its processes."""
+        """`played` [1] counts its steps, `target_params` [n] is its target network, over all processes."""
         self.config, self.spec, self.action = config, spec, action
         self.shared, self.optimizer, self.replay, self.index = shared, optimizer, replay, index
         self.net, self.target = NumpyGradient(spec), NumpyNet(spec)
-        self.played, self.aim, self.begun = played, aim, False
+        self.played, self.target_params, self.begun = played, target_params, False
         self.rng: np.random.Generator
 
     def begin(self, rng: np.random.Generator) -> None:
@@ -88,8 +88,8 @@ class AdqnCore:
         self.net.net.load(self.shared)
         if not self.begun:
             if self.played[0] == 0:
-                self.aim[...] = self.shared
-            self.target.load(self.aim)
+                self.target_params[...] = self.shared
+            self.target.load(self.target_params)
             self.begun = True
 
     def epsilon(self) -> float:
@@ -100,20 +100,20 @@ class AdqnCore:
 
     def act(self, obs: Array) -> Array:
         outputs = self.net.net.forward(obs[None], "policy")
-        spread = np.full(1, self.epsilon(), np.float32)
-        action: Array = self.action.choose(outputs, spread, self.action.noise(self.rng, 1))
+        exploration = np.full(1, self.epsilon(), np.float32)
+        action: Array = self.action.choose(outputs, exploration, self.action.noise(self.rng, 1))
         return action
 
     def step(
-        self, obs: Array, action: Array, reward: float, following: Array, terminated: bool, ended: bool
+        self, obs: Array, action: Array, reward: float, next_obs: Array, terminated: bool, ended: bool
     ) -> None:
         config = self.config
         discount = 0.0 if terminated else config.gamma
-        self.replay.write(self.index, obs, int(action[0]), reward * config.reward_scale, discount, following)
+        self.replay.write(self.index, obs, int(action[0]), reward * config.reward_scale, discount, next_obs)
         self.played[0] += 1
         if self.played[0] % config.target_every == 0:
-            self.aim[...] = self.shared
-            self.target.load(self.aim)
+            self.target_params[...] = self.shared
+            self.target.load(self.target_params)
         if self.played[0] % config.steps_per_update == 0 and self.replay.held >= config.warmup:
             self._learn()
 
@@ -123,11 +123,11 @@ class AdqnCore:
         self.net.net.load(self.shared)
         drawn = self.replay.sample(self.rng, config.batch, config.replacement)
         rows = np.arange(config.batch)
-        judged = self.target.forward(drawn.following, "policy")
-        preferred = self.net.net.forward(drawn.following, "policy") if config.double else judged
-        goal = drawn.reward + drawn.discount * judged[rows, preferred.argmax(1)]
+        judged = self.target.forward(drawn.next_obs, "policy")
+        preferred = self.net.net.forward(drawn.next_obs, "policy") if config.double else judged
+        td_target = drawn.reward + drawn.discount * judged[rows, preferred.argmax(1)]
         (values,) = self.net.forward(drawn.obs, "policy")
-        error = values[rows, drawn.action] - goal
+        error = values[rows, drawn.action] - td_target
         gradient = np.zeros_like(values)
         gradient[rows, drawn.action] = np.clip(error, -1.0, 1.0) / np.float32(config.batch)
         self.net.backward([gradient])
@@ -157,5 +157,5 @@ class Adqn(Hogwild):
         played = memory.played[index : index + 1]
         shared = (memory.vector, memory.optimizer, memory.replay)
         return AdqnCore(
-            self.settings, task.spec, task.layout.action, *shared, index, played, memory.aims[index]
+            self.settings, task.spec, task.layout.action, *shared, index, played, memory.target_params[index]
         )

@@ -69,9 +69,9 @@ class Core(Protocol):
         """One action for one observation, as it is stored."""
 
     def step(
-        self, obs: Array, action: Array, reward: float, following: Array, terminated: bool, ended: bool
+        self, obs: Array, action: Array, reward: float, next_obs: Array, terminated: bool, ended: bool
     ) -> None:
-        """Learn from a step when it is time to. `following` is the observation after it."""
+        """Learn from a step when it is time to. `next_obs` is the observation after it."""
 
 
 class Hogwild(Algorithm):

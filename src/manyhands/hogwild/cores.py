@@ -40,7 +40,7 @@ class SharedMemory:
         for dtype, shape in shapes:
             arrays.append(np.frombuffer(buffer, dtype, math.prod(shape), at).reshape(shape))
             at += _aligned(dtype, shape)
-        self.clock, self.left, self.vector, self.state, self.played, self.aims, rows, counts = arrays
+        self.clock, self.left, self.vector, self.state, self.played, self.target_params, rows, counts = arrays
         trained = self.vector[: task.spec.trained]
         self.optimizer = SharedOptimizer(
             Hogwild.of(task.cores).settings, trained, self.state, self.clock, self.left
@@ -95,7 +95,7 @@ class HogwildShard:
         self.encode, self.decode = codec(self.env, task.layout.obs_shape, task.layout.action)
         assert task.cores is not None
         self.core = Hogwild.of(task.cores).core(task, index, memory)
-        self.obs, self.following, self.nought = (
+        self.obs, self.next_obs, self.zeros = (
             np.zeros(task.layout.obs_shape, task.layout.obs_dtype) for _ in range(3)
         )
         self.sequence, self.episode = 0, 0
@@ -160,16 +160,16 @@ class HogwildShard:
             action = self.core.act(self.obs)
             self.progress[BEATS] += 1
             seen, reward, terminated, truncated, _ = self.env.step(self.decode(action)[0])
-            self.encode(seen, self.following)
+            self.encode(seen, self.next_obs)
             amount = float(reward)
             total += amount
             length += 1
             # 0 times what is not finite is not a number.
-            if not math.isfinite(amount + float(np.vdot(self.following, self.nought))):
+            if not math.isfinite(amount + float(np.vdot(self.next_obs, self.zeros))):
                 raise EnvError(f"{self.task.env.id} broke its contract: what it gave is not finite")
             ended = terminated or truncated or length == MAX_LENGTH
-            self.core.step(self.obs, action, amount, self.following, terminated, ended)
-            self.obs, self.following = self.following, self.obs
+            self.core.step(self.obs, action, amount, self.next_obs, terminated, ended)
+            self.obs, self.next_obs = self.next_obs, self.obs
             if ended:
                 return total, length
 

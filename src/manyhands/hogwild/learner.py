@@ -8,7 +8,7 @@ from manyhands.core.arrays import Array, Float32
 from manyhands.core.errors import RunError
 from manyhands.core.horizon import Horizon
 from manyhands.core.networks import NetSpec
-from manyhands.core.trajectories import Remembered, Trajectory
+from manyhands.core.trajectories import ReplayChunk, Trajectory
 from manyhands.core.weights import Weights, average
 from manyhands.hogwild.cores import SharedMemory
 
@@ -16,7 +16,7 @@ from manyhands.hogwild.cores import SharedMemory
 class HogwildLearner:
     """A round of episodes is a version of the weights."""
 
-    pieces = 0  # of what is remembered
+    chunks = 0  # of what is remembered
 
     def __init__(
         self, memory: SharedMemory, spec: NetSpec, first: Weights, horizon: Horizon, anneal: bool
@@ -32,7 +32,7 @@ class HogwildLearner:
     def weights(self) -> Weights:
         return Weights(self.version, self.memory.vector.copy(), self.spec.schema)
 
-    def mix(self, vector: Float32, share: float) -> None:
+    def average_into(self, vector: Float32, share: float) -> None:
         """With what the weights are now, which cores may have moved while others were asked."""
         self.memory.vector[...] = average(self.memory.vector, vector, share)
 
@@ -63,7 +63,7 @@ class HogwildLearner:
             "clock": memory.clock,
             "steps": self.steps,
             "played": memory.played,
-            "targets": memory.aims,
+            "targets": memory.target_params,
             "counts": memory.replay.counts,
         }
 
@@ -77,11 +77,11 @@ class HogwildLearner:
         self._slow_down()
         self.kept = self._copied()
 
-    def remembered(self) -> None:
+    def replay_chunk(self) -> None:
         """Nothing is remembered beside the state."""
 
-    def needed(self) -> Array:
+    def oldest_needed(self) -> Array:
         return np.zeros(0, np.int64)
 
-    def recall(self, pieces: Iterable[Remembered]) -> None:
+    def restore_replay(self, chunks: Iterable[ReplayChunk]) -> None:
         """There are none."""

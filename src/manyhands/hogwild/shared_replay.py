@@ -23,7 +23,7 @@ class Steps:
     action: Array  # [N]
     reward: Float32  # [N]
     discount: Float32  # [N]
-    following: Float32  # [N, size]
+    next_obs: Float32  # [N, size]
 
 
 def width(obs_size: int) -> int:
@@ -39,14 +39,14 @@ class SharedReplay:
         self.obs_size = (rows.shape[2] - 3) // 2
 
     def write(
-        self, core: int, obs: Array, action: int, reward: float, discount: float, following: Array
+        self, core: int, obs: Array, action: int, reward: float, discount: float, next_obs: Array
     ) -> None:
         """Into the core's own share; counted once it is whole."""
         count, size = int(self.counts[core]), self.obs_size
         row = self.rows[core, count % self.capacity]
         row[:size] = obs.reshape(-1)
         row[size], row[size + 1], row[size + 2] = action, reward, discount
-        row[size + 3 :] = following.reshape(-1)
+        row[size + 3 :] = next_obs.reshape(-1)
         self.counts[core] = count + 1
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from manyhands.core.arrays import Array
-from manyhands.core.errors import UsageError, needs
+from manyhands.core.errors import UsageError, missing_extra
 from manyhands.core.networks import NetSpec
 from manyhands.core.weights import Weights
 from manyhands.envs.lto import ENV_ID, Problem
@@ -101,7 +101,7 @@ def export_onnx(law: Law, out: Path) -> None:
         import onnx
         from onnx import TensorProto, helper, numpy_helper
     except ModuleNotFoundError as error:
-        raise needs("an export to ONNX", error, "lto") from error
+        raise missing_extra("an export to ONNX", error, "lto") from error
     problem = law.problem
     if problem.c == 0:
         raise UsageError("a law without conditions is one point; `manyhands lto predict` prints it")

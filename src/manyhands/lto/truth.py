@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from manyhands.core.arrays import Array
-from manyhands.core.errors import needs
+from manyhands.core.errors import missing_extra
 from manyhands.envs.lto import KNOWN, Problem
 
 Function = Callable[[Array], Array]
@@ -100,7 +100,7 @@ def _by_descent(f: Function, size: int, known: Array) -> tuple[Array, float]:
         from scipy.optimize import minimize
         from scipy.stats import qmc
     except ModuleNotFoundError as error:
-        raise needs("a function of more than two x", error, "lto") from error
+        raise missing_extra("a function of more than two x", error, "lto") from error
     points = 2 * qmc.Sobol(size, seed=0).random(STARTS) - 1
     values = f(points)
     best: tuple[Array, float] = points[0], np.inf

@@ -21,7 +21,7 @@ def actor(spec: NetSpec) -> Actor:
     return NumpyNet(spec)
 
 
-def spread(actor: Actor, action: ActionSpec, obs: Float32) -> Float32:
+def exploration_of(actor: Actor, action: ActionSpec, obs: Float32) -> Float32:
     """How far someone who judges an agent lets it stray from what it thinks best."""
     if action.kind == "gaussian":
         return actor.forward(obs, "log_std")

@@ -15,8 +15,8 @@ class _Layer:
 
     weight: Float32  # [in, out]
     bias: Float32  # [out]
-    of_weight: Float32
-    of_bias: Float32
+    weight_grad: Float32
+    bias_grad: Float32
     activation: Activation
 
     def forward(self, inputs: Float32) -> Float32:
@@ -31,10 +31,10 @@ class _Layer:
             gradient = gradient * (1 - outputs * outputs)
         elif self.activation == "relu":
             gradient = gradient * (outputs > 0)
-        self.of_weight[...] += inputs.T @ gradient
-        self.of_bias[...] += gradient.sum(0)
-        of_inputs: Float32 = gradient @ self.weight.T
-        return of_inputs
+        self.weight_grad[...] += inputs.T @ gradient
+        self.bias_grad[...] += gradient.sum(0)
+        inputs_grad: Float32 = gradient @ self.weight.T
+        return inputs_grad
 
 
 class NumpyGradient:
@@ -59,8 +59,8 @@ class NumpyGradient:
 
     def _layer(self, name: str, activation: Activation) -> _Layer:
         weight, bias = (self.net.views[f"{name}.{part}"] for part in ("weight", "bias"))
-        of_weight, of_bias = (self.of[f"{name}.{part}"] for part in ("weight", "bias"))
-        return _Layer(weight, bias, of_weight, of_bias, activation)
+        weight_grad, bias_grad = (self.of[f"{name}.{part}"] for part in ("weight", "bias"))
+        return _Layer(weight, bias, weight_grad, bias_grad, activation)
 
     def forward(self, obs: Float32, *names: str) -> list[Float32]:
         """The outputs [B, size] of heads that look at the observations [B, ...]."""
@@ -76,12 +76,12 @@ class NumpyGradient:
     def backward(self, gradients: list[Float32]) -> None:
         """Sets the flat gradient, given those of the last `forward`'s outputs."""
         self.gradient[...] = 0.0
-        of_trunk = [
+        trunk_grad = [
             _back(chain, values, gradient)
             for (chain, values), gradient in zip(self.head_values, gradients, strict=True)
         ]
         if self.trunk:
-            _back(self.trunk, self.trunk_values, np.sum(of_trunk, axis=0))
+            _back(self.trunk, self.trunk_values, np.sum(trunk_grad, axis=0))
 
 
 def _through(layers: list[_Layer], inputs: Float32) -> list[Float32]:

@@ -42,8 +42,8 @@ class ConvLayer:
 
     weight: Tensor  # [out, in, side, side]
     bias: Tensor  # [out]
-    of_weight: Tensor
-    of_bias: Tensor
+    weight_grad: Tensor
+    bias_grad: Tensor
     stride: int
     activation: Activation
 
@@ -57,7 +57,7 @@ class ConvLayer:
         many = self.weight.shape[1] > FEW_CHANNELS
         if many:
             self._add_by_patches(inputs, gradient)
-        of_inputs, of_weight, of_bias = torch.ops.aten.convolution_backward(
+        inputs_grad, weight_grad, bias_grad = torch.ops.aten.convolution_backward(
             gradient,
             inputs,
             self.weight,
@@ -71,9 +71,9 @@ class ConvLayer:
             [wanted, not many, not many],
         )
         if not many:
-            self.of_weight.add_(of_weight)
-            self.of_bias.add_(of_bias)
-        return of_inputs if wanted else None
+            self.weight_grad.add_(weight_grad)
+            self.bias_grad.add_(bias_grad)
+        return inputs_grad if wanted else None
 
     def _add_by_patches(self, inputs: Tensor, gradient: Tensor) -> None:
         """One product with all patches of the images that the kernels have looked at."""
@@ -84,8 +84,8 @@ class ConvLayer:
         stride = (n, self.stride * y, self.stride * x, y, x, c)
         patches = inputs.as_strided(shape, stride).reshape(count * height * width, -1)
         rows = gradient.permute(0, 2, 3, 1).reshape(-1, out)
-        self.of_weight.permute(0, 2, 3, 1).view(out, -1).add_(torch.mm(patches.t(), rows).t())
-        self.of_bias.add_(rows.sum(0))
+        self.weight_grad.permute(0, 2, 3, 1).view(out, -1).add_(torch.mm(patches.t(), rows).t())
+        self.bias_grad.add_(rows.sum(0))
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class DenseLayer:
 
     weight: Tensor  # [H, in, out]
     bias: Tensor  # [H, 1, out]
-    of_weight: Tensor
-    of_bias: Tensor
+    weight_grad: Tensor
+    bias_grad: Tensor
     activation: Activation
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -125,8 +125,8 @@ class DenseLayer:
     def backward(self, inputs: Tensor, outputs: Tensor, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Adds to the gradients; also that of the inputs [H, B, in], where it is wanted."""
         gradient = before_activation(gradient, outputs, self.activation)
-        self.of_weight.baddbmm_(inputs.transpose(1, 2), gradient)
-        self.of_bias.add_(gradient.sum(1, keepdim=True))
+        self.weight_grad.baddbmm_(inputs.transpose(1, 2), gradient)
+        self.bias_grad.add_(gradient.sum(1, keepdim=True))
         if not wanted:
             return None
         if self._is_large():
@@ -156,9 +156,9 @@ class Trunk:
         """Adds to the gradients of all layers, given that of the outputs."""
         for number, layer in reversed(list(enumerate(self.layers))):
             inputs, outputs = self.passed[number]
-            of_inputs = layer.backward(inputs, outputs, _shaped(gradient, outputs), number > 0)
-            if of_inputs is not None:
-                gradient = of_inputs
+            inputs_grad = layer.backward(inputs, outputs, _shaped(gradient, outputs), number > 0)
+            if inputs_grad is not None:
+                gradient = inputs_grad
 
 
 def flat(hidden: Tensor) -> Tensor:
@@ -195,14 +195,14 @@ class DenseHeads:
         """Adds to the flat gradient; also the gradient of the inputs [B, n], where it is wanted."""
         values = self.values
         gradient = torch.empty(values[-1].shape)
-        for k, (layer, of_output) in enumerate(zip(self.last, gradients, strict=True)):
-            layer.of_weight[0].add_(torch.mm(of_output.t(), values[-1][k]).t())
-            layer.of_bias[0, 0].add_(of_output.sum(0))
-            torch.mm(of_output, layer.weight[0].t(), out=gradient[k])
+        for k, (layer, output_grad) in enumerate(zip(self.last, gradients, strict=True)):
+            layer.weight_grad[0].add_(torch.mm(output_grad.t(), values[-1][k]).t())
+            layer.bias_grad[0, 0].add_(output_grad.sum(0))
+            torch.mm(output_grad, layer.weight[0].t(), out=gradient[k])
         for i in reversed(range(len(self.hidden))):
-            of_inputs = self.hidden[i].backward(values[i], values[i + 1], gradient, wanted or i > 0)
-            if of_inputs is not None:
-                gradient = of_inputs
+            inputs_grad = self.hidden[i].backward(values[i], values[i + 1], gradient, wanted or i > 0)
+            if inputs_grad is not None:
+                gradient = inputs_grad
         return gradient.sum(0) if wanted else None
 
 

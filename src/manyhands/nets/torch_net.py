@@ -54,7 +54,7 @@ class TorchNet:
     def load(self, vector: Float32) -> None:
         self.flat.numpy()[...] = vector  # not through torch, which warns of read-only arrays
 
-    def mix(self, vector: Float32, share: float) -> None:
+    def average_into(self, vector: Float32, share: float) -> None:
         """Move towards `vector`, by this share of the way; all but the numbers that are not learned."""
         own = {name: view.clone() for name, view in self.views.items() if name.startswith(OWN)}
         self.load(average(self.vector(), vector, share))
@@ -89,14 +89,14 @@ class TorchNet:
     def backward(self, gradients: Sequence[Tensor]) -> None:
         """Adds to the flat gradient, given those of the last `forward`'s outputs."""
         left = list(gradients)
-        of_trunk: list[Tensor] = []
+        trunk_grad: list[Tensor] = []
         for group in self.last:
             mine, left = left[: group.count], left[group.count :]
-            of_inputs = group.backward(mine, bool(self.spec.trunk))
-            if of_inputs is not None:
-                of_trunk.append(of_inputs)
-        if of_trunk:
-            self.trunk.backward(sum(of_trunk[1:], of_trunk[0]))
+            inputs_grad = group.backward(mine, bool(self.spec.trunk))
+            if inputs_grad is not None:
+                trunk_grad.append(inputs_grad)
+        if trunk_grad:
+            self.trunk.backward(sum(trunk_grad[1:], trunk_grad[0]))
 
     def _group(self, names: tuple[str, ...]) -> DenseHeads | FreeHead:
         if self.spec.head(names[0]).free:
@@ -134,11 +134,11 @@ class TorchNet:
     def _trunk_layer(self, number: int) -> ConvLayer | DenseLayer:
         layer = self.spec.trunk[number]
         weight, bias = (self.views[f"trunk{number}.{part}"] for part in ("weight", "bias"))
-        of_weight, of_bias = (self.gradient_of(f"trunk{number}.{part}") for part in ("weight", "bias"))
+        weight_grad, bias_grad = (self.gradient_of(f"trunk{number}.{part}") for part in ("weight", "bias"))
         if isinstance(layer, Conv):
-            return ConvLayer(weight, bias, of_weight, of_bias, layer.stride, layer.activation)
+            return ConvLayer(weight, bias, weight_grad, bias_grad, layer.stride, layer.activation)
         return DenseLayer(
-            weight[None], bias[None, None], of_weight[None], of_bias[None, None], layer.activation
+            weight[None], bias[None, None], weight_grad[None], bias_grad[None, None], layer.activation
         )
 
     def _inputs(self, obs: Tensor) -> Tensor:

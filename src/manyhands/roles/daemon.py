@@ -1,7 +1,7 @@
-"""The worker as a daemon: starts hands, watches them, and starts them again.
+"""The worker as a daemon: starts players, watches them, and starts them again.
 
-The hands are processes of their own, so an environment that crashes or hangs takes one of them and no more.
-Their supervisor reads their signs of life and tells the executors how a hand ended.
+The players are processes of their own, so an environment that crashes or hangs takes one of them and no more.
+Their supervisor reads their signs of life and tells the executors how a player ended.
 """
 
 import mmap
@@ -41,17 +41,17 @@ from manyhands.system.signals import stop_signals
 
 POLL = 0.1
 GRACE = 3.0
-"""Seconds that a hand has to leave by itself."""
+"""Seconds that a player has to leave by itself."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
-"""Seconds before a hand that failed is started again, doubling while it keeps failing."""
+"""Seconds before a player that failed is started again, doubling while it keeps failing."""
 LONG_ENOUGH = 10.0
-"""Seconds in which a good hand does not grow too large."""
+"""Seconds in which a good player does not grow too large."""
 MOST_REFUSED = 1000
 
 
 @dataclass(eq=False)
 class Watched:
-    """A hand as its supervisor keeps it."""
+    """A player as its supervisor keeps it."""
 
     index: int
     name: str  # of the process; its inboxes start with it
@@ -78,15 +78,15 @@ class Daemon:
         self.allowed, self.limits = allowed, limits or OwnLimits()
         self.refused_runs: set[int] = set()  # marks of runs whose environments cannot even be made
         self.stopping = False
-        self.welcome = False  # the broker has taken one of the hands
+        self.welcome = False  # the broker has taken one of the players
         self.pauses = [FIRST_PAUSE] * procs
         self.due: dict[int, float] = dict.fromkeys(range(procs), 0.0)  # index: when to start it
-        self.hands: list[Watched] = []
+        self.players: list[Watched] = []
         self.code = 0
         self.link = Link(Address.parse(url), _nothing, 1, changed=lambda text: None)
 
     def check(self) -> None:
-        """Refuses a broker that does not want us; one that is not there yet is waited for by the hands."""
+        """Refuses a broker that does not want us; one that is not there yet is waited for by the players."""
         try:
             self.link.start()
         except BrokerError as error:
@@ -100,12 +100,12 @@ class Daemon:
 
     def _serve(self) -> None:
         try:
-            while not self.stopping and (self.hands or self.due):
+            while not self.stopping and (self.players or self.due):
                 for index in [i for i, due in self.due.items() if due <= time.monotonic()]:
                     del self.due[index]
                     self._start(index)
-                for hand in list(self.hands):
-                    self._watch(hand)
+                for player in list(self.players):
+                    self._watch(player)
                 time.sleep(POLL)
         finally:
             self._end()
@@ -115,8 +115,8 @@ class Daemon:
 
     def _start(self, index: int) -> None:
         progress_file = shared.create(BYTES)
-        name = f"manyhands.hand.{self.name}.{uuid.uuid4().hex[:8]}-{index}"
-        command = [sys.executable, "-m", "manyhands.roles.hand", "--parent", str(os.getpid())]
+        name = f"manyhands.player.{self.name}.{uuid.uuid4().hex[:8]}-{index}"
+        command = [sys.executable, "-m", "manyhands.roles.player_process", "--parent", str(os.getpid())]
         command += ["--progress", str(progress_file), "--worker", self.name, "--process", name]
         command += ["--once"] * self.once
         limits = self.limits
@@ -140,31 +140,31 @@ class Daemon:
         progress[EPISODE] = NOBODY
         os.close(progress_file)
         now = time.monotonic()
-        self.hands.append(Watched(index, name, process, progress, now, beaten=now))
+        self.players.append(Watched(index, name, process, progress, now, beaten=now))
 
-    def _watch(self, hand: Watched) -> None:
-        code = hand.process.poll()
+    def _watch(self, player: Watched) -> None:
+        code = player.process.poll()
         if code is not None:
-            self._bury(hand, code)
+            self._bury(player, code)
             return
-        now, signs = time.monotonic(), hand.progress
-        if signs[BEATS] != hand.beats or not signs[BUSY]:
-            hand.beats, hand.beaten = signs[BEATS], now
+        now, signs = time.monotonic(), player.progress
+        if signs[BEATS] != player.beats or not signs[BUSY]:
+            player.beats, player.beaten = signs[BEATS], now
         allowed = signs[HANG_TIMEOUT] / 1000
-        if signs[BUSY] and now - hand.beaten > allowed:
-            hand.reason = f"an environment step took longer than {allowed:g} s"
-            hand.process.kill()
+        if signs[BUSY] and now - player.beaten > allowed:
+            player.reason = f"an environment step took longer than {allowed:g} s"
+            player.process.kill()
         self.welcome = self.welcome or signs[BEATS] > 0
-        size = own_megabytes(hand.process.pid)
+        size = own_megabytes(player.process.pid)
         limit = min(signs[MEMORY] or RunConfig.worker_memory, self.limits.memory)
-        if size > limit and not hand.reason:
-            hand.reason, hand.retired = f"it held {size:.0f} MB, more than {limit}", True
-            hand.process.kill()
+        if size > limit and not player.reason:
+            player.reason, player.retired = f"it held {size:.0f} MB, more than {limit}", True
+            player.process.kill()
 
-    def _bury(self, hand: Watched, code: int) -> None:
-        self.hands.remove(hand)
-        self._kill_group(hand)
-        signs, busy = hand.progress, bool(hand.progress[BUSY])
+    def _bury(self, player: Watched, code: int) -> None:
+        self.players.remove(player)
+        self._kill_group(player)
+        signs, busy = player.progress, bool(player.progress[BUSY])
         if code == 0 and self.once and not busy:
             return
         if code > 0 and not self.welcome and not signs[BEATS]:
@@ -172,41 +172,41 @@ class Daemon:
             self.code = code
             self.stopping = True
             return
-        reason = hand.reason or describe_exit(code)
-        hung = bool(hand.reason) and not hand.retired
+        reason = player.reason or describe_exit(code)
+        hung = bool(player.reason) and not player.retired
         left = code >= 0 and code != FAILED  # in the middle of an order nobody but an environment leaves
         guilty = busy and (-code in CRASHES or left or hung)
-        unmakeable = busy and signs[SHARD] == CHECKING and (guilty or hand.retired)
+        unmakeable = busy and signs[SHARD] == CHECKING and (guilty or player.retired)
         if unmakeable and len(self.refused_runs) < MOST_REFUSED:
             self.refused_runs.add(signs[RUN])
         gone = Gone(
-            process=hand.name,
+            process=player.name,
             reason=reason,
             guilty=guilty and signs[SHARD] != CHECKING,
-            fault=busy and not hand.retired,
+            fault=busy and not player.retired,
             run=signs[RUN] if busy else 0,
             shard=signs[SHARD],
             lane=signs[LANE],
             episode=signs[EPISODE],
         )
-        print(f"{hand.name.rpartition('.')[2]}: {reason}; starting another", flush=True)
+        print(f"{player.name.rpartition('.')[2]}: {reason}; starting another", flush=True)
         self._tell(gone.to_message("gone"))
-        self.due[hand.index] = time.monotonic() + self._pause(hand, code)
+        self.due[player.index] = time.monotonic() + self._pause(player, code)
 
-    def _pause(self, hand: Watched, code: int) -> float:
+    def _pause(self, player: Watched, code: int) -> float:
         """Seconds before the next is started: ever more for what cannot start, or grows too large at once.
 
         What somebody killed, or crashed while it played, is started again at once, because other runs wait
         for it; crashes count for the run that caused them, which ends with too many.
         """
-        if code == -signal.SIGKILL and not hand.reason:  # it says nothing about this one, nor the next
+        if code == -signal.SIGKILL and not player.reason:  # it says nothing about this one, nor the next
             return 0.0
-        lived = time.monotonic() - hand.started
-        if hand.progress[BEATS] and (not hand.retired or lived > LONG_ENOUGH):
-            self.pauses[hand.index] = FIRST_PAUSE
+        lived = time.monotonic() - player.started
+        if player.progress[BEATS] and (not player.retired or lived > LONG_ENOUGH):
+            self.pauses[player.index] = FIRST_PAUSE
             return 0.0
-        pause = self.pauses[hand.index]
-        self.pauses[hand.index] = min(2 * pause, LONGEST_PAUSE)
+        pause = self.pauses[player.index]
+        self.pauses[player.index] = min(2 * pause, LONGEST_PAUSE)
         return pause * random.uniform(0.5, 1.0)
 
     def _tell(self, message: wire.Message) -> None:
@@ -219,20 +219,20 @@ class Daemon:
             return
 
     def _end(self) -> None:
-        for hand in self.hands:
-            hand.process.terminate()
+        for player in self.players:
+            player.process.terminate()
         deadline = time.monotonic() + GRACE
-        for hand in self.hands:
+        for player in self.players:
             with suppress(subprocess.TimeoutExpired):
-                hand.process.wait(max(0.0, deadline - time.monotonic()))
-            self._kill_group(hand)
-            hand.process.wait()
+                player.process.wait(max(0.0, deadline - time.monotonic()))
+            self._kill_group(player)
+            player.process.wait()
         self.link.close()
 
-    def _kill_group(self, hand: Watched) -> None:
-        """Whatever an environment has started goes with its hand."""
+    def _kill_group(self, player: Watched) -> None:
+        """Whatever an environment has started goes with its player."""
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(hand.process.pid, signal.SIGKILL)
+            os.killpg(player.process.pid, signal.SIGKILL)
 
 
 async def _nothing(link: Link) -> None:

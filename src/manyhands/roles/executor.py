@@ -13,11 +13,11 @@ from manyhands.channels.base import ExecutorChannel
 from manyhands.config.settings import Config
 from manyhands.core.errors import EnvError
 from manyhands.core.evaluation import Evaluation
-from manyhands.core.events import Culprit, Fault, Lost, Notice, Over, Taken
+from manyhands.core.events import CrashSite, Fault, LearnedElsewhere, Notice, RunEnded, WorkerLost
 from manyhands.core.heartbeat import TESTING
 from manyhands.core.lanes import ShardState
-from manyhands.core.orders import NEWEST, Order, Trial, Verdict
-from manyhands.core.seeding import TEST, env_seed, mix
+from manyhands.core.orders import NEWEST, EvalOrder, EvalResult, Order
+from manyhands.core.seeding import TEST, env_seed, hash_seed
 from manyhands.core.trajectories import Layout, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.roles.progress import Progress
@@ -94,7 +94,7 @@ class Executor:
         self.ordered: dict[int, int] = {}  # shard: sequence of its last order
         self.unheld: set[int] = set()  # shards that no worker holds at their present place
         self.arrived: list[Trajectory] = []
-        self.verdicts: dict[int, Evaluation] = {}
+        self.results: dict[int, Evaluation] = {}
         self.lag = 0.0
         self.players = 1  # when the present batch was begun
         self.stopping = False
@@ -153,7 +153,7 @@ class Executor:
         self.counts.seconds = time.monotonic() - self.started
 
     def _finished(self) -> bool:
-        if self.config.run.until == "told":
+        if self.config.run.until == "external":
             return False
         if self.config.run.until == "solved" and self.counts.solved:
             return True
@@ -196,17 +196,17 @@ class Executor:
         match self.channel.receive(POLL):
             case Trajectory() as trajectory:
                 self._arrive(trajectory)
-            case Verdict() as verdict:
-                self.verdicts[verdict.part] = verdict.evaluation
+            case EvalResult() as result:
+                self.results[result.part] = result.evaluation
             case Fault() as fault:
                 self._fault(fault)
-            case Lost() as lost:
+            case WorkerLost() as lost:
                 self._lost(lost)
-            case Taken() as taken:
+            case LearnedElsewhere() as taken:
                 before = self.states[taken.order.shard]
                 self.states[taken.order.shard] = taken.state.still_skipping(before)
                 self._order_next(taken.order.shard, taken.agent)
-            case Over() as over:
+            case RunEnded() as over:
                 self.listener.said(f"another executor ended the run: {over.reason}")
                 self.ended = True
             case Notice() as notice:
@@ -269,9 +269,9 @@ class Executor:
         where = f"{lane}episode {fault.episode}, seed {fault.seed}"
         self._count_fault(f"the environment failed in {fault.worker} ({where}); it is replaced", fault.text)
 
-    def _lost(self, lost: Lost) -> None:
-        culprit = lost.culprit
-        where = self._skip(culprit) if culprit is not None else ""
+    def _lost(self, lost: WorkerLost) -> None:
+        crash_site = lost.crash_site
+        where = self._skip(crash_site) if crash_site is not None else ""
         if lost.fault:
             self._count_fault(f"{lost.worker} was lost ({lost.reason}{where}); it is replaced", "")
         elif not lost.moved:
@@ -280,22 +280,26 @@ class Executor:
         for order in lost.orders:
             if isinstance(order, Order):
                 self._order(order.shard, order.sequence, order.agent)
-            elif culprit is not None and culprit.shard == TESTING and culprit.episode in order.episodes:
-                self.channel.order(replace(order, skip=(*order.skip, culprit.episode)))
+            elif (
+                crash_site is not None
+                and crash_site.shard == TESTING
+                and crash_site.episode in order.episodes
+            ):
+                self.channel.order(replace(order, skip=(*order.skip, crash_site.episode)))
             else:
                 self.channel.order(order)
 
-    def _skip(self, culprit: Culprit) -> str:
+    def _skip(self, crash_site: CrashSite) -> str:
         """Notes that an episode is not to be played again, because it would bring the next worker down."""
-        episode = culprit.episode
+        episode = crash_site.episode
         if episode < 0:
             return ""
-        if culprit.shard == TESTING:
+        if crash_site.shard == TESTING:
             return f", in a test, episode {episode}"
-        if culprit.shard not in self.states:
+        if crash_site.shard not in self.states:
             return ""
-        self.states[culprit.shard] = self.states[culprit.shard].skipping(culprit.lane, episode)
-        lane = culprit.shard * self.layout.lanes + culprit.lane
+        self.states[crash_site.shard] = self.states[crash_site.shard].skipping(crash_site.lane, episode)
+        lane = crash_site.shard * self.layout.lanes + crash_site.lane
         seed = env_seed(self.config.run.seed, lane, episode)
         return f", in lane {lane}, episode {episode}, seed {seed}, which is not played again"
 
@@ -397,17 +401,17 @@ class Executor:
 
     def _play(self, first: int, count: int) -> Evaluation | None:
         """Episodes of a test, in as many parts as there are shards; None when asked to stop."""
-        seed = mix(self.config.run.seed, TEST, self.counts.tests)
+        seed = hash_seed(self.config.run.seed, TEST, self.counts.tests)
         bounds = [first + count * part // len(self.shards) for part in range(len(self.shards) + 1)]
         parts = [(part, a, b) for part, (a, b) in enumerate(pairwise(bounds)) if b > a]
-        self.verdicts.clear()
+        self.results.clear()
         for part, start, end in parts:
-            self.channel.order(Trial(part, self.weights.version, seed, start, end - start))
-        while len(self.verdicts) < len(parts):
+            self.channel.order(EvalOrder(part, self.weights.version, seed, start, end - start))
+        while len(self.results) < len(parts):
             if self.stopping or self.ended:
                 return None
             self._await_event()
-        found = [self.verdicts[part] for part, _, _ in parts]
+        found = [self.results[part] for part, _, _ in parts]
         return sum(found[1:], start=found[0])
 
     def _log(self) -> None:

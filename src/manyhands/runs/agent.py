@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from manyhands.collect.episodes import Player
+from manyhands.collect.episodes import EpisodePlayer
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError, UsageError
@@ -15,7 +15,7 @@ from manyhands.core.spaces import ObsSpec
 from manyhands.envs import make as envs
 from manyhands.envs.codec import Encoder, decoder, encoder
 from manyhands.envs.describe import describe
-from manyhands.nets.build import actor, spread
+from manyhands.nets.build import actor, exploration_of
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.store import Run
 
@@ -38,10 +38,10 @@ class Agent:
         """The best action for one observation, or a sampled one; some agents are meant to play by chance."""
         row = self._row(obs)
         outputs = self.actor.forward(row, "policy")
-        chance = self.action.chance(sample)
-        noise = chance * self.action.noise(self.noise, 1) if chance else None
-        strays = spread(self.actor, self.action, row)
-        return self.decode(self.action.choose(outputs, strays, noise))[0]
+        noise_scale = self.action.noise_scale(sample)
+        noise = noise_scale * self.action.noise(self.noise, 1) if noise_scale else None
+        exploration = exploration_of(self.actor, self.action, row)
+        return self.decode(self.action.choose(outputs, exploration, noise))[0]
 
     def values(self, obs: Any) -> Array:
         """What each action is worth in one observation; for agents that learned that (dqn, apex)."""
@@ -92,7 +92,7 @@ def judge(
 ) -> tuple[Evaluation, float | None]:
     """Whole episodes with the run's agent, and the mean at which its environment counts as solved."""
     checkpoint: Checkpoint = run.checkpoint(which)
-    player = Player(run.config().env, checkpoint.spec, checkpoint.action, callable_env)
+    player = EpisodePlayer(run.config().env, checkpoint.spec, checkpoint.action, callable_env)
     try:
         return player.play(checkpoint.weights, episodes, seed, sample), goal(run, callable_env)
     finally:

@@ -14,7 +14,7 @@ import numpy as np
 from manyhands.core import wire
 from manyhands.core.arrays import Array
 from manyhands.core.errors import RunError, WireError
-from manyhands.core.trajectories import Layout, Remembered
+from manyhands.core.trajectories import Layout, ReplayChunk
 from manyhands.runs.checkpoint import write_atomically
 
 LENGTH = struct.Struct("<Q")
@@ -29,7 +29,7 @@ class Journal:
         shape = (1, *layout.obs_shape[1:]) if layout.stack > 1 else layout.obs_shape
         self.layout = replace(layout, obs_shape=shape)
 
-    def append(self, piece: Remembered) -> None:
+    def append(self, piece: ReplayChunk) -> None:
         self.directory.mkdir(exist_ok=True)
         head = wire.Message("remembered", self.schema, {"number": piece.number}, {"marks": piece.marks})
         messages = [wire.encode(head)]
@@ -44,7 +44,7 @@ class Journal:
                 break
             path.unlink()
 
-    def read(self, until: int) -> Iterator[Remembered]:
+    def read(self, until: int) -> Iterator[ReplayChunk]:
         """All pieces before number `until`; later ones were written after the checkpoint and are dropped."""
         for path in self._paths():
             if int(path.stem) >= until:
@@ -58,7 +58,7 @@ class Journal:
     def _paths(self) -> list[Path]:
         return sorted(self.directory.glob(f"{'[0-9]' * DIGITS}.memory"))
 
-    def _read(self, path: Path, whole: bool = False) -> Remembered:
+    def _read(self, path: Path, whole: bool = False) -> ReplayChunk:
         messages: list[bytes] = []
         left = path.stat().st_size
         with path.open("rb") as file:
@@ -72,7 +72,7 @@ class Journal:
             head = wire.decode(messages[0], "remembered", self.schema)
             marks = np.array(head.arrays["marks"])
             made = (wire.decode_trajectory(raw, self.layout, self.schema) for raw in messages[1:])
-            return Remembered(int(head.meta["number"]), marks, tuple(made))
+            return ReplayChunk(int(head.meta["number"]), marks, tuple(made))
         except (WireError, KeyError, IndexError) as error:
             raise RunError(self._damaged(path, str(error))) from error
 

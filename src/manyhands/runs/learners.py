@@ -7,7 +7,7 @@ from manyhands.algos.algorithm import LearnerSetup
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.horizon import Horizon
 from manyhands.core.roles import Learner
-from manyhands.core.trajectories import Remembered, Trajectory
+from manyhands.core.trajectories import ReplayChunk, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.journal import Journal
@@ -36,17 +36,17 @@ class LazyLearner:
         metrics = self.load().learn(trajectories)
         return {**metrics, **self.measure(self.weights())} if self.measure is not None else metrics
 
-    def mix(self, vector: Float32, share: float) -> None:
-        self.load().mix(vector, share)
+    def average_into(self, vector: Float32, share: float) -> None:
+        self.load().average_into(vector, share)
 
     def state(self) -> Mapping[str, Array]:
         return self.load().state()
 
-    def remembered(self) -> Remembered | None:
-        return self.load().remembered()
+    def replay_chunk(self) -> ReplayChunk | None:
+        return self.load().replay_chunk()
 
-    def needed(self) -> Array:
-        return self.load().needed()
+    def oldest_needed(self) -> Array:
+        return self.load().oldest_needed()
 
 
 class Exchange(Protocol):
@@ -104,7 +104,7 @@ def open_learner(
         learner: Learner = config.algorithm.learner(setup)
         if resumed is not None and resumed.learner:
             learner.load_state(first.version, resumed.learner)
-            learner.recall(journal.read(until=learner.pieces))
+            learner.restore_replay(journal.read(until=learner.chunks))
         return learner
 
     lazy = LazyLearner(make, first, measure)

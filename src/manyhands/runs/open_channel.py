@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 from manyhands.channels.base import ExecutorChannel
-from manyhands.core.errors import UsageError, needs
+from manyhands.core.errors import UsageError, missing_extra
 from manyhands.runs.plan import Plan
 from manyhands.system.machine import usable_cores
 
@@ -61,7 +61,7 @@ def _open_broker(plan: Plan, broker: str, path: Path) -> ExecutorChannel:
         from manyhands.channels.amqp.connection import Address
         from manyhands.channels.amqp.executor import AmqpChannel
     except ModuleNotFoundError as error:
-        raise needs("--channel amqp", error, "amqp") from error
+        raise missing_extra("--channel amqp", error, "amqp") from error
     return AmqpChannel(plan.task, Address.parse(broker), broker_name(path), plan.config)
 
 
@@ -69,7 +69,7 @@ def _open_ray(plan: Plan, address: str, workers: int) -> ExecutorChannel:
     try:
         from manyhands.channels.ray import RayChannel
     except ModuleNotFoundError as error:
-        raise needs("--channel ray", error, "ray") from error
+        raise missing_extra("--channel ray", error, "ray") from error
     run = plan.config.run
     return RayChannel(
         plan.task,

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from manyhands.algos.room import RESERVE
+from manyhands.algos.replay_memory import RESERVE
 from manyhands.config.settings import Config
 from manyhands.core.errors import UsageError
 from manyhands.core.networks import NetSpec
 from manyhands.core.orders import Task
-from manyhands.core.seeding import INIT, mix
+from manyhands.core.seeding import INIT, hash_seed
 from manyhands.core.spaces import Spaces
 from manyhands.core.trajectories import LIFE_LOST, Layout
 from manyhands.core.weights import Weights
@@ -37,7 +37,7 @@ class Plan:
         return self.task.spec
 
     def first_weights(self) -> Weights:
-        vector = self.spec.initial_vector(mix(self.config.run.seed, INIT), self.config.net.initial_std)
+        vector = self.spec.initial_vector(hash_seed(self.config.run.seed, INIT), self.config.net.initial_std)
         return Weights(0, vector, self.spec.schema)
 
 

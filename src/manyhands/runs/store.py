@@ -16,7 +16,7 @@ import yaml
 
 from manyhands.config.resolve import read_yaml
 from manyhands.config.settings import Config
-from manyhands.core.errors import RunError, UsageError, near
+from manyhands.core.errors import RunError, UsageError, did_you_mean
 from manyhands.core.texts import one_line
 from manyhands.runs import checkpoint
 from manyhands.runs.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ TOGETHER = (("steps", "seconds"), ("version",), BOOKED, ("test_mean", "test_sd")
 """Columns of metrics.jsonl that are numbers; a row has all of a group or none, and the first group always."""
 LARGEST = 1e100
 """The largest number that tables and plots can show."""
-DOOR = "door.yaml"
+LISTEN = "listen.yaml"
 """Where it listens and whom it lets in."""
 
 
@@ -115,7 +115,7 @@ class Run:
         except OSError:
             return False
 
-    def save_books(self, books: dict[str, Any]) -> None:
+    def save_worker_stats(self, books: dict[str, Any]) -> None:
         """What workers on other machines report, written while the run goes."""
         if books:
             text = json.dumps(books, indent=2) + "\n"
@@ -215,7 +215,7 @@ def find(name_or_path: str | Path) -> Run:
     if given.is_dir():
         raise UsageError(f"{given} is a directory, but not a run: it has no config.yaml")
     names = [run.name for run in all_runs()]
-    hint = near(str(given), names) or "; `manyhands runs` lists those under runs/"
+    hint = did_you_mean(str(given), names) or "; `manyhands runs` lists those under runs/"
     raise UsageError(f"there is no run {str(given)!r}{hint}")
 
 

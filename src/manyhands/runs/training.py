@@ -14,7 +14,7 @@ from manyhands.channels.base import ExecutorChannel
 from manyhands.config.settings import Config
 from manyhands.core.errors import RunError, UsageError
 from manyhands.core.horizon import Horizon
-from manyhands.core.seeding import INIT, mix
+from manyhands.core.seeding import INIT, hash_seed
 from manyhands.core.weights import Weights
 from manyhands.envs import make as envs
 from manyhands.roles.executor import Executor
@@ -100,7 +100,7 @@ def train(
         measure = measures(planned, run, first.version)
         _execute(planned, run, opened, first, resumed, view, exchange, measure)
         opened.finish("the run is over")
-        run.save_books(opened.books())  # with the workers' last reports
+        run.save_worker_stats(opened.worker_stats())  # with the workers' last reports
     return run
 
 
@@ -148,7 +148,9 @@ def join(
         held.callback(channel.finish, "the run is over")
         config = channel.config()
         envs.check_imports(config.env, allowed)
-        seed = mix(config.run.seed, INIT, int(channel.agent, 16)) >> 33  # another agent, not the same twice
+        seed = (
+            hash_seed(config.run.seed, INIT, int(channel.agent, 16)) >> 33
+        )  # another agent, not the same twice
         config = replace(config, run=replace(config.run, seed=seed))
         planned = plan(config)
         first = planned.first_weights()
@@ -231,7 +233,7 @@ class _Saves:
 
     def last(self, executor: Executor) -> None:
         learned = executor.weights.version > 0
-        piece = self.learner.remembered() if learned else None
+        piece = self.learner.replay_chunk() if learned else None
         if piece is not None:
             self.journal.append(piece)
         self.run.save(
@@ -247,9 +249,9 @@ class _Saves:
             ),
         )
         if piece is not None:
-            self.journal.forget(self.learner.needed())
+            self.journal.forget(self.learner.oldest_needed())
         self.run.save_status(_status(executor, "running"))
-        self.run.save_books(self.channel.books())
+        self.run.save_worker_stats(self.channel.worker_stats())
 
     def best(self, weights: Weights) -> None:
         self.run.save(store.BEST, Checkpoint(self.plan.spec, self.plan.spaces.action, weights))

@@ -14,7 +14,7 @@ from gymnasium.error import Error as GymnasiumError
 from numpy.typing import NDArray
 
 from manyhands.core.errors import UsageError
-from manyhands.core.seeding import TEST, action_stream, mix, trial_seed
+from manyhands.core.seeding import TEST, action_stream, hash_seed, trial_seed
 from manyhands.envs import make as envs
 from manyhands.runs.agent import from_checkpoint
 from manyhands.runs.checkpoint import Checkpoint
@@ -90,7 +90,7 @@ def _play(
     for episode in range(episodes):
         # The same starts, and the same luck, as an evaluation with this seed.
         obs, _ = env.reset(seed=trial_seed(seed, episode))
-        agent = replace(agent, noise=action_stream(mix(seed, TEST), 0, episode))
+        agent = replace(agent, noise=action_stream(hash_seed(seed, TEST), 0, episode))
         total = 0.0
         write(_frame(env, name))
         for _ in range(MAX_FRAMES):

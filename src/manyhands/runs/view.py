@@ -191,14 +191,14 @@ def _worker_table(statuses: Sequence[WorkerStatus], version: int) -> Table:
     by_name: dict[tuple[str, str], list[WorkerStatus]] = {}
     for status in statuses:
         by_name.setdefault((status.name, status.host), []).append(status)
-    for (name, host), hands in sorted(by_name.items())[:WORKER_ROWS]:
-        played = max(hand.version for hand in hands)
+    for (name, host), players in sorted(by_name.items())[:WORKER_ROWS]:
+        played = max(player.version for player in players)
         table.add_row(
             Text(name),  # not markup: others chose these names
             Text(host),
-            str(len(hands)),
-            f"{max(hand.quiet for hand in hands):.0f} s",
-            f"{sum(hand.speed for hand in hands):,.0f}",
+            str(len(players)),
+            f"{max(player.quiet for player in players):.0f} s",
+            f"{sum(player.speed for player in players):,.0f}",
             str(played) if played >= 0 else "-",
             str(version - played) if played >= 0 else "-",
         )

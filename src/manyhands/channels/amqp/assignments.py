@@ -1,4 +1,4 @@
-"""Who plays what: the hands of a run over RabbitMQ, the shards they hold, and the orders they have.
+"""Who plays what: the players of a run over RabbitMQ, the shards they hold, and the orders they have.
 
 Bookkeeping only; the broker is `amqp.py`'s.
 """
@@ -8,24 +8,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from manyhands.channels.amqp.messages import MOST_OPEN, Report
-from manyhands.core.orders import Order, Trial
+from manyhands.core.orders import EvalOrder, Order
 
 ON_ITS_WAY = 2.0
-"""Seconds in which an order may not have reached its hand yet."""
+"""Seconds in which an order may not have reached its player yet."""
 ABSENT = 5
 """Reports in a row, one a second, that do not name an order, after which it counts as lost."""
 MOVE_TIMEOUT = 10.0
-"""Seconds after which a hand is asked once more to give up a shard."""
+"""Seconds after which a player is asked once more to give up a shard."""
 
 
 @dataclass(eq=False)
-class Hand:
+class Player:
     """One process of a worker, as the executor knows it."""
 
     report: Report
     heard: float = field(default_factory=time.monotonic)
     shards: set[int] = field(default_factory=set)  # that it holds, or is to take over
-    orders: dict[str, Order | Trial] = field(default_factory=dict)  # by id, in the order they were given
+    orders: dict[str, Order | EvalOrder] = field(default_factory=dict)  # by id, in the order they were given
     speed: float = 0.0
     missed: float = 0.0  # when its inbox was found to be gone, which is for good
     given: dict[str, float] = field(default_factory=dict)  # when each order was given
@@ -33,7 +33,7 @@ class Hand:
 
     @property
     def name(self) -> str:
-        return self.report.hand
+        return self.report.player
 
     def update(self, report: Report, received: float = 0.0) -> None:
         """`received`: when the report came in, which may be long before it is looked at."""
@@ -51,78 +51,78 @@ class Hand:
                 self.absent[identity] = self.absent.get(identity, 0) + 1
 
     def overdue(self) -> list[str]:
-        """Orders that are with neither this hand nor the executor: they, or their answers, got lost."""
+        """Orders that are with neither this player nor the executor: they, or their answers, got lost."""
         return [identity for identity in self.orders if self.absent.get(identity, 0) >= ABSENT]
 
 
-class Hands:
-    """A shard belongs to one hand. Orders that no hand can have yet wait here."""
+class Players:
+    """A shard belongs to one player. Orders that no player can have yet wait here."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Hand] = {}
-        self.waiting: list[Order | Trial] = []
-        self.moving: dict[int, str] = {}  # shard: the hand that gives it up
-        self.asked: dict[int, float] = {}  # shard that moves: when its hand was last asked to give it up
+        self.known: dict[str, Player] = {}
+        self.waiting: list[Order | EvalOrder] = []
+        self.moving: dict[int, str] = {}  # shard: the player that gives it up
+        self.asked: dict[int, float] = {}  # shard that moves: when its player was last asked to give it up
 
-    def usable(self) -> list[Hand]:
-        return [hand for hand in self.known.values() if not hand.missed]
+    def usable(self) -> list[Player]:
+        return [player for player in self.known.values() if not player.missed]
 
-    def give(self, order: Order | Trial, identity: str) -> Hand | None:
+    def give(self, order: Order | EvalOrder, identity: str) -> Player | None:
         """Books an order and says whose it is; None while it has to wait."""
-        hand = self._hand_for(order)
-        if hand is None:
+        player = self._player_for(order)
+        if player is None:
             self.waiting.append(order)
         else:
-            hand.orders[identity] = order
-            hand.given[identity] = time.monotonic()
-        return hand
+            player.orders[identity] = order
+            player.given[identity] = time.monotonic()
+        return player
 
-    def _hand_for(self, order: Order | Trial) -> Hand | None:
-        """The holder of the shard; a shard that no one holds goes to the hand with the fewest.
+    def _player_for(self, order: Order | EvalOrder) -> Player | None:
+        """The holder of the shard; a shard that no one holds goes to the player with the fewest.
 
-        That of a missed hand is still its own: no one else knows where it stands until the hand is lost.
+        That of a missed player is still its own: no one else knows where it stands until the player is lost.
         """
         usable = self.usable()
-        if isinstance(order, Trial):
-            return min(usable, key=lambda hand: len(hand.orders), default=None)
+        if isinstance(order, EvalOrder):
+            return min(usable, key=lambda player: len(player.orders), default=None)
         if order.shard in self.moving:
             return None
-        for hand in self.known.values():
-            if order.shard in hand.shards:
-                return None if hand.missed else hand
-        chosen = min(usable, key=lambda hand: len(self._future(hand)), default=None)
+        for player in self.known.values():
+            if order.shard in player.shards:
+                return None if player.missed else player
+        chosen = min(usable, key=lambda player: len(self._future(player)), default=None)
         if chosen is not None:
             chosen.shards.add(order.shard)
         return chosen
 
-    def close(self, identity: str) -> Order | Trial | None:
+    def close(self, identity: str) -> Order | EvalOrder | None:
         """An order is answered. None for one that is not open."""
-        for hand in self.known.values():
-            if identity in hand.orders:
-                hand.given.pop(identity, None)
-                hand.absent.pop(identity, None)
-                return hand.orders.pop(identity)
+        for player in self.known.values():
+            if identity in player.orders:
+                player.given.pop(identity, None)
+                player.absent.pop(identity, None)
+                return player.orders.pop(identity)
         return None
 
-    def join(self, report: Report) -> list[Order | Trial]:
-        """A new hand; also the orders that waited for one."""
-        self.known[report.hand] = Hand(report)
+    def join(self, report: Report) -> list[Order | EvalOrder]:
+        """A new player; also the orders that waited for one."""
+        self.known[report.player] = Player(report)
         waiting, self.waiting = self.waiting, []
         return waiting
 
-    def _future(self, hand: Hand) -> set[int]:
-        """The shards that a hand will have once all moves are made."""
-        return {shard for shard in hand.shards if self.moving.get(shard) != hand.name}
+    def _future(self, player: Player) -> set[int]:
+        """The shards that a player will have once all moves are made."""
+        return {shard for shard in player.shards if self.moving.get(shard) != player.name}
 
     def balance(self) -> list[tuple[int, str]]:
-        """Shards that are to move from hands with many to hands with few, and who must release them.
+        """Shards that are to move from players with many to players with few, and who must release them.
 
         One that is on its way already is sent elsewhere without anybody being asked again.
         """
         moves: list[tuple[int, str]] = []
         while usable := self.usable():
-            most = max(usable, key=lambda hand: len(self._future(hand)))
-            fewest = min(usable, key=lambda hand: len(self._future(hand)))
+            most = max(usable, key=lambda player: len(self._future(player)))
+            fewest = min(usable, key=lambda player: len(self._future(player)))
             future = self._future(most)
             if len(future) - len(self._future(fewest)) < 2:
                 break
@@ -142,7 +142,7 @@ class Hands:
         return moves
 
     def unanswered_moves(self) -> list[tuple[int, str]]:
-        """Shards that a hand has been asked to release for a while, and should be asked for again."""
+        """Shards that a player has been asked to release for a while, and should be asked for again."""
         now = time.monotonic()
         late = [(s, name) for s, name in self.moving.items() if now - self.asked.get(s, now) > MOVE_TIMEOUT]
         for shard, _ in late:
@@ -151,78 +151,84 @@ class Hands:
 
     def note_held(self, orders: Iterable[str]) -> None:
         """Another executor has the answers to these orders, so they are not lost."""
-        for hand in self.known.values():
-            for identity in hand.absent.keys() & set(orders):
-                del hand.absent[identity]
+        for player in self.known.values():
+            for identity in player.absent.keys() & set(orders):
+                del player.absent[identity]
 
-    def release(self, name: str, shard: int) -> tuple[Order | Trial, ...] | None:
-        """A hand has given up a shard that was to move; its orders are undone. None when it was not to."""
+    def release(self, name: str, shard: int) -> tuple[Order | EvalOrder, ...] | None:
+        """A player has given up a shard that was to move; its orders are undone. None when it was not to."""
         if self.moving.get(shard) != name:
             return None
         del self.moving[shard]
         self.asked.pop(shard, None)
-        hand = self.known[name]
-        hand.shards.discard(shard)
-        return self._take_back(hand, lambda order: isinstance(order, Order) and order.shard == shard)
+        player = self.known[name]
+        player.shards.discard(shard)
+        return self._take_back(player, lambda order: isinstance(order, Order) and order.shard == shard)
 
-    def unplayed(self, name: str, identity: str) -> tuple[tuple[int, ...], tuple[Order | Trial, ...]] | None:
-        """A hand cannot play an order: its shard belongs to no one now, and these orders are undone.
+    def unplayed(
+        self, name: str, identity: str
+    ) -> tuple[tuple[int, ...], tuple[Order | EvalOrder, ...]] | None:
+        """A player cannot play an order: its shard belongs to no one now, and these orders are undone.
 
         None where the order is not open any more, so that nothing is missing.
         """
-        hand = self.known.get(name)
-        order = None if hand is None else hand.orders.get(identity)
-        if hand is None or order is None:
+        player = self.known.get(name)
+        order = None if player is None else player.orders.get(identity)
+        if player is None or order is None:
             return None
-        if isinstance(order, Trial):
-            return (), self._take_back(hand, lambda other: other is order)
+        if isinstance(order, EvalOrder):
+            return (), self._take_back(player, lambda other: other is order)
         shard = order.shard
         if shard not in self.moving:
-            hand.shards.discard(shard)
-        undone = self._take_back(hand, lambda other: isinstance(other, Order) and other.shard == shard)
+            player.shards.discard(shard)
+        undone = self._take_back(player, lambda other: isinstance(other, Order) and other.shard == shard)
         return (shard,), undone
 
-    def overdue(self) -> list[tuple[str, tuple[int, ...], tuple[Order | Trial, ...]]]:
+    def overdue(self) -> list[tuple[str, tuple[int, ...], tuple[Order | EvalOrder, ...]]]:
         """Orders that, or whose answers, got lost: by hand, the shards that no one holds now, the orders."""
         found = []
-        for hand in self.usable():
-            orders = [hand.orders[identity] for identity in hand.overdue()]
+        for player in self.usable():
+            orders = [player.orders[identity] for identity in player.overdue()]
             shards = {order.shard for order in orders if isinstance(order, Order)} - set(self.moving)
-            tests = [order for order in orders if isinstance(order, Trial)]
+            tests = [order for order in orders if isinstance(order, EvalOrder)]
             if not shards and not tests:
                 continue
-            hand.shards -= shards
+            player.shards -= shards
 
-            def lost(order: Order | Trial, shards: set[int] = shards, tests: list[Trial] = tests) -> bool:
+            def lost(
+                order: Order | EvalOrder, shards: set[int] = shards, tests: list[EvalOrder] = tests
+            ) -> bool:
                 return order.shard in shards if isinstance(order, Order) else order in tests
 
-            found.append((hand.name, tuple(sorted(shards)), self._take_back(hand, lost)))
+            found.append((player.name, tuple(sorted(shards)), self._take_back(player, lost)))
         return found
 
-    def withdraw(self, shard: int) -> tuple[Order | Trial, ...]:
-        """Takes back the orders of a shard that wait for a hand."""
+    def withdraw(self, shard: int) -> tuple[Order | EvalOrder, ...]:
+        """Takes back the orders of a shard that wait for a player."""
         undone = tuple(o for o in self.waiting if isinstance(o, Order) and o.shard == shard)
         self.waiting = [o for o in self.waiting if not (isinstance(o, Order) and o.shard == shard)]
         return undone
 
-    def lose(self, name: str) -> tuple[tuple[int, ...], tuple[Order | Trial, ...]] | None:
-        """A hand is gone: the shards that belong to no one now, and the orders that are undone."""
-        hand = self.known.pop(name, None)
-        if hand is None:
+    def lose(self, name: str) -> tuple[tuple[int, ...], tuple[Order | EvalOrder, ...]] | None:
+        """A player is gone: the shards that belong to no one now, and the orders that are undone."""
+        player = self.known.pop(name, None)
+        if player is None:
             return None
-        free = {shard for shard in hand.shards if self.moving.get(shard, name) == name}  # others move to it
+        free = {shard for shard in player.shards if self.moving.get(shard, name) == name}  # others move to it
         self.moving = {shard: holder for shard, holder in self.moving.items() if holder != name}
         for other in self.known.values():
             other.shards -= free  # one that was about to take a shard over knows nothing of it either
-        undone = self._take_back(hand, lambda order: isinstance(order, Trial) or order.shard in free)
+        undone = self._take_back(player, lambda order: isinstance(order, EvalOrder) or order.shard in free)
         return tuple(sorted(free)), undone
 
-    def _take_back(self, hand: Hand, wanted: Callable[[Order | Trial], bool]) -> tuple[Order | Trial, ...]:
-        """Open orders of a hand that are `wanted`, and those that wait."""
-        undone = [order for order in (*hand.orders.values(), *self.waiting) if wanted(order)]
-        hand.orders = {identity: order for identity, order in hand.orders.items() if not wanted(order)}
-        for times in (hand.given, hand.absent):
-            for identity in set(times) - set(hand.orders):
+    def _take_back(
+        self, player: Player, wanted: Callable[[Order | EvalOrder], bool]
+    ) -> tuple[Order | EvalOrder, ...]:
+        """Open orders of a player that are `wanted`, and those that wait."""
+        undone = [order for order in (*player.orders.values(), *self.waiting) if wanted(order)]
+        player.orders = {identity: order for identity, order in player.orders.items() if not wanted(order)}
+        for times in (player.given, player.absent):
+            for identity in set(times) - set(player.orders):
                 del times[identity]
         self.waiting = [order for order in self.waiting if not wanted(order)]
         return tuple(undone)

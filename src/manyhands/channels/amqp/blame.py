@@ -8,10 +8,10 @@ Bookkeeping only; the broker is `amqp.py`'s.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from manyhands.channels.amqp.assignments import Hand
-from manyhands.core.events import Culprit
+from manyhands.channels.amqp.assignments import Player
+from manyhands.core.events import CrashSite
 from manyhands.core.heartbeat import TESTING
-from manyhands.core.orders import Order, Trial
+from manyhands.core.orders import EvalOrder, Order
 
 MOST = 1000
 """Processes, episodes and parts of tests that are remembered; the oldest go first."""
@@ -21,31 +21,31 @@ MOST = 1000
 class Given:
     """An order that a process had, and when it was given."""
 
-    order: Order | Trial
+    order: Order | EvalOrder
     time: float
 
-    def is_for(self, other: Order | Trial) -> bool:
+    def is_for(self, other: Order | EvalOrder) -> bool:
         """Whether `other` asks for the same, though it may say more of where a shard stands."""
         if isinstance(self.order, Order) and isinstance(other, Order):
             return (self.order.shard, self.order.sequence) == (other.shard, other.sequence)
-        return isinstance(self.order, Trial) and self.order == other
+        return isinstance(self.order, EvalOrder) and self.order == other
 
-    def includes(self, culprit: Culprit) -> bool:
-        if isinstance(self.order, Trial):
-            return culprit.shard == TESTING and culprit.episode in self.order.episodes
-        return culprit.shard == self.order.shard
+    def includes(self, crash_site: CrashSite) -> bool:
+        if isinstance(self.order, EvalOrder):
+            return crash_site.shard == TESTING and crash_site.episode in self.order.episodes
+        return crash_site.shard == self.order.shard
 
 
-def given_to(hand: Hand) -> tuple[Given, ...]:
+def given_to(player: Player) -> tuple[Given, ...]:
     """In the order they were given; the first of a shard was under way."""
-    return tuple(Given(order, hand.given[identity]) for identity, order in hand.orders.items())
+    return tuple(Given(order, player.given[identity]) for identity, order in player.orders.items())
 
 
 @dataclass(frozen=True)
 class Departed:
     """A process that was given up before anybody knew how it ended."""
 
-    hand: str
+    player: str
     orders: tuple[Given, ...]
 
 
@@ -55,12 +55,12 @@ class LateDeath:
 
     departed: Departed
     reason: str
-    culprit: Culprit
+    crash_site: CrashSite
 
     @property
     def proven(self) -> bool:
         """Whether nobody has played since what was under way."""
-        return any(given.includes(self.culprit) for given in self.departed.orders)
+        return any(given.includes(self.crash_site) for given in self.departed.orders)
 
 
 class Blame:
@@ -68,56 +68,56 @@ class Blame:
 
     def __init__(self) -> None:
         self.departed: dict[str, Departed] = {}  # by process
-        self.told: dict[Culprit, float] = {}  # when its executor last heard of it
-        self.amended: dict[Trial, Trial] = {}  # parts of tests, with one more episode to skip
+        self.told: dict[CrashSite, float] = {}  # when its executor last heard of it
+        self.amended: dict[EvalOrder, EvalOrder] = {}  # parts of tests, with one more episode to skip
 
-    def depart(self, hand: Hand) -> None:
-        self.departed[_process(hand.name)] = Departed(hand.name, given_to(hand))
+    def depart(self, player: Player) -> None:
+        self.departed[_process(player.name)] = Departed(player.name, given_to(player))
         _forget_oldest(self.departed)
 
-    def returns(self, hand: str) -> None:
-        self.departed.pop(_process(hand), None)
+    def returns(self, player: str) -> None:
+        self.departed.pop(_process(player), None)
 
-    def answered(self, order: Order | Trial) -> None:
+    def answered(self, order: Order | EvalOrder) -> None:
         """Somebody else has played it to its end, so no episode in it brings a process down every time."""
         for process, departed in self.departed.items():
             left = tuple(given for given in departed.orders if not given.is_for(order))
-            self.departed[process] = Departed(departed.hand, left)
+            self.departed[process] = Departed(departed.player, left)
 
     def explain(self, process: str) -> Departed | None:
         """What is known of a process that has ended; it ends once."""
         return self.departed.pop(process, None)
 
-    def is_news(self, culprit: Culprit, orders: tuple[Given, ...]) -> bool:
-        """Whether a death by `culprit` is another fault than those that are known.
+    def is_news(self, crash_site: CrashSite, orders: tuple[Given, ...]) -> bool:
+        """Whether a death by `crash_site` is another fault than those that are known.
 
         It is not when its order was given before the executor knew: several may fall to one episode.
         """
-        under_way = next((given for given in orders if given.includes(culprit)), None)
-        return under_way is None or under_way.time > self.told.get(culprit, float("-inf"))
+        under_way = next((given for given in orders if given.includes(crash_site)), None)
+        return under_way is None or under_way.time > self.told.get(crash_site, float("-inf"))
 
-    def note(self, culprit: Culprit, time: float) -> None:
-        self.told.pop(culprit, None)
-        self.told[culprit] = time
+    def note(self, crash_site: CrashSite, time: float) -> None:
+        self.told.pop(crash_site, None)
+        self.told[crash_site] = time
         _forget_oldest(self.told)
 
-    def amend(self, culprit: Culprit, orders: tuple[Given, ...]) -> None:
+    def amend(self, crash_site: CrashSite, orders: tuple[Given, ...]) -> None:
         """A test's part has no state that could carry what to skip; it is changed when it is given again."""
         for given in orders:
-            trial = given.order
-            if isinstance(trial, Trial) and given.includes(culprit):
-                self.amended[trial] = replace(trial, skip=(*trial.skip, culprit.episode))
+            eval_order = given.order
+            if isinstance(eval_order, EvalOrder) and given.includes(crash_site):
+                self.amended[eval_order] = replace(eval_order, skip=(*eval_order.skip, crash_site.episode))
         _forget_oldest(self.amended)
 
-    def as_amended(self, order: Order | Trial) -> Order | Trial:
-        while isinstance(order, Trial) and order in self.amended:
+    def as_amended(self, order: Order | EvalOrder) -> Order | EvalOrder:
+        while isinstance(order, EvalOrder) and order in self.amended:
             order = self.amended[order]
         return order
 
 
-def _process(hand: str) -> str:
+def _process(player: str) -> str:
     """An inbox is called by its process and the number of its connection."""
-    return hand.rpartition(".")[0]
+    return player.rpartition(".")[0]
 
 
 def _forget_oldest(remembered: dict[Any, Any]) -> None:

@@ -139,17 +139,17 @@ class Link:
         """Sends in order and does not wait; lost with the connection."""
         self._later(self._send(exchange, key, aio_pika.Message(body, headers=headers)))
 
-    def knock(self, queue: str, body: bytes) -> None:
+    def probe(self, queue: str, body: bytes) -> None:
         """Calls `missing` when there is no such queue."""
 
-        async def knock() -> None:
+        async def probe() -> None:
             try:
                 await self.confirmed.default_exchange.publish(aio_pika.Message(body), queue)
             except PublishError:
                 self.missing(queue)
 
         if self.up.is_set():
-            self._later(self._quietly(knock()))
+            self._later(self._quietly(probe()))
 
     def deliver(self, queue: str, body: bytes, identity: str, headers: Any = None) -> "Future[bool]":
         """Sends a message that survives the broker; done once the broker has it. False: it never will."""

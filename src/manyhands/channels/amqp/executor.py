@@ -1,8 +1,8 @@
 """The executor's half of the channel over RabbitMQ.
 
-Hands, the processes of workers, join and leave at any time. A shard belongs to one hand; orders go to that
-hand's inbox, trajectories come back through the run's data_queue, everything small through its meta_queue.
-An order without a hand waits here. An answer counts only for an order that is open, by the order's own id:
+Players, the processes of workers, join and leave at any time. A shard belongs to one player; orders go to its
+inbox, trajectories come back through the run's data_queue, everything small through its meta_queue.
+An order without a player waits here. An answer counts only for an order that is open, by the order's own id:
 what comes twice, too late, or from another run is counted and dropped.
 """
 
@@ -20,12 +20,12 @@ import yaml
 from aio_pika import ExchangeType, Message
 from aio_pika.abc import AbstractIncomingMessage
 
-from manyhands.channels.amqp.assignments import Hand, Hands
+from manyhands.channels.amqp.assignments import Player, Players
 from manyhands.channels.amqp.blame import Blame, LateDeath, given_to
 from manyhands.channels.amqp.connection import Address, Link
 from manyhands.channels.amqp.messages import (
-    HAND,
     LONGEST_NAME,
+    PLAYER,
     TO_EXECUTORS,
     TO_WORKERS,
     Ask,
@@ -51,47 +51,47 @@ from manyhands.channels.base import WorkerStatus
 from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.errors import EnvError, WireError
-from manyhands.core.events import Culprit, Event, Fault, Lost, Notice, Over, Taken
+from manyhands.core.events import CrashSite, Event, Fault, LearnedElsewhere, Notice, RunEnded, WorkerLost
 from manyhands.core.heartbeat import run_mark
 from manyhands.core.lanes import ShardState
-from manyhands.core.orders import Order, Task, Trial, Verdict
+from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
 from manyhands.core.texts import lines, one_line
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 
 POLL = 0.2
 VERSIONS = 3
-"""Versions of the weights that a hand gets when it joins."""
+"""Versions of the weights that a player gets when it joins."""
 PROBE_INTERVAL, EAGER_INTERVAL = 1.0, 0.25
 """Seconds between two probes of every inbox, and while nothing arrives. The broker removes an inbox with its
-connection, so a hand that dies is missed within this time, whatever the clocks say."""
+connection, so a player that dies is missed within this time, whatever the clocks say."""
 STARVING = 0.5
-"""Seconds of waiting for data after which inboxes are probed eagerly and silent hands are given up."""
+"""Seconds of waiting for data after which inboxes are probed eagerly and silent players are given up."""
 SILENCE = 2.0
-"""Seconds without a report, of which there is one a second, that count as silent. Twice as many for a hand
+"""Seconds without a report, of which there is one a second, that count as silent. Twice as many for a player
 that was given up and came back: a step of its environment may let no other thread run."""
 HEARD = 1.5
-"""Seconds in which every hand that is well reports."""
+"""Seconds in which every player that is well reports."""
 GRACE = 0.5
-"""Seconds after a failed knock in which the hand's supervisor may still say how it died."""
+"""Seconds after a failed knock in which the player's supervisor may still say how it died."""
 PATIENCE = 10.0
 """Seconds between two reminders that there is no worker."""
 FAREWELL = 2.0
-"""Seconds that hands have to send their protocols at the end."""
+"""Seconds that players have to send their protocols at the end."""
 META_LIMIT = 10_000
 """Messages in a meta_queue; the oldest go first, which are the ones that no longer matter."""
 
 LABEL = 100
 """Characters of a worker's name that are shown."""
 RECENT = 10_000
-MOST_HANDS = 100_000
+MOST_PLAYERS = 100_000
 MOST_EXECUTORS = 64
 NOTICE_WINDOW, MOST_NOTICES = 10.0, 100
-"""Seconds, and how many notices of hands are shown in them."""
+"""Seconds, and how many notices of players are shown in them."""
 FOREIGN_INTERVAL = 2.0
 """Seconds between two lines about messages that cannot be recognised."""
 REJOIN_INTERVAL = 5.0
-"""Seconds between two requests to join again, to one hand."""
+"""Seconds between two requests to join again, to one player."""
 EXPIRY = 7 * 24 * 3600 * 1000
 """Milliseconds after which the broker removes the queues of a run that was killed and never resumed."""
 
@@ -111,7 +111,7 @@ class Counts:
 
 
 def label(inbox: str) -> str:
-    return one_line(inbox.removeprefix(HAND).rpartition(".")[0] or inbox, LABEL)
+    return one_line(inbox.removeprefix(PLAYER).rpartition(".")[0] or inbox, LABEL)
 
 
 class AmqpChannel:
@@ -121,7 +121,7 @@ class AmqpChannel:
         shards = config.collect.shards
         self.task, self.shards, self.names = task, shards, Names(run)
         self.executor = uuid.uuid4().hex[:8]
-        self.hands, self.blame = Hands(), Blame()
+        self.players, self.blame = Players(), Blame()
         self.accepted: dict[
             str, tuple[AbstractIncomingMessage, int]
         ] = {}  # by order id, not acknowledged yet
@@ -130,7 +130,7 @@ class AmqpChannel:
         self.arrivals: SimpleQueue[Any] = SimpleQueue()
         self.events: deque[Event | LateDeath] = deque()
         self.protocols: dict[str, Report] = {}
-        self.from_hand: dict[str, int] = {}  # trajectories that came from each, over all connections
+        self.from_player: dict[str, int] = {}  # trajectories that came from each, over all connections
         self.acknowledged: deque[str] = deque(maxlen=RECENT)  # orders whose trajectory was acknowledged
         self.keys: dict[str, str] = {}  # inbox of an executor that joined: what it has to know
         self.asked_to_rejoin: dict[str, float] = {}
@@ -143,7 +143,7 @@ class AmqpChannel:
         self.queue_depth = 0
         self.probed = self.reminded = time.monotonic()
         self.starved = 0.0  # seconds of waiting since data arrived
-        self.patience: dict[str, float] = {}  # inbox of a hand that was silent: for how long it may be
+        self.patience: dict[str, float] = {}  # inbox of a player that was silent: for how long it may be
         self.finished = False
         self.settings = config.to_plain()
         self.limits = Limits(config.run.hang_timeout, config.run.worker_memory)
@@ -178,7 +178,7 @@ class AmqpChannel:
         await meta_queue.consume(on_meta, no_ack=True)
         await data_queue.consume(on_data)
         task = self.task.to_message()
-        # Hands join once for every epoch: again after the executor, or its connection, was a new one.
+        # Players join once for every epoch: again after the executor, or its connection, was a new one.
         epoch = f"{self.executor}.{generation}"
         offer = Offer(names.run, epoch, self.limits, dict(task.meta))
         self.offer = wire.encode(offer.to_message("offer"))
@@ -205,11 +205,11 @@ class AmqpChannel:
         match heard.kind:
             case "hello":
                 if not self.finished:
-                    self.link.send("", Report.from_message(heard).hand, self.offer)
+                    self.link.send("", Report.from_message(heard).player, self.offer)
             case "join" | "report" | "protocol":
                 self.arrivals.put((heard.kind, Report.from_message(heard), time.monotonic()))
-            case "verdict":
-                self.arrivals.put(("verdict", identity, Verdict.from_message(heard)))
+            case "eval_result":
+                self.arrivals.put(("eval_result", identity, EvalResult.from_message(heard)))
             case "fault":
                 fault = Fault.from_message(heard)
                 shown = replace(fault, worker=one_line(fault.worker, LABEL), text=lines(fault.text))
@@ -217,14 +217,14 @@ class AmqpChannel:
             case "notice" | "refuse":
                 words = Words.from_message(heard)
                 if self.notices.lets_through():
-                    self.arrivals.put(("event", Notice(label(words.hand), one_line(words.text))))
+                    self.arrivals.put(("event", Notice(label(words.player), one_line(words.text))))
             case "failed" | "breach":
                 words = Words.from_message(heard)
-                self.arrivals.put((heard.kind, words.hand, one_line(words.text)))
+                self.arrivals.put((heard.kind, words.player, one_line(words.text)))
             case "unplayed":
                 self.arrivals.put(("unplayed", Unplayed.from_message(heard)))
             case "wanted":
-                self._send_weights(Wanted.from_message(heard).hand)
+                self._send_weights(Wanted.from_message(heard).player)
             case "settled":
                 self._hear_settled(heard)
             case "held":
@@ -235,7 +235,7 @@ class AmqpChannel:
                 self._answer(Ask.from_message(heard).inbox)
             case "released":
                 released = Released.from_message(heard)
-                self.arrivals.put(("released", released.hand, released.shard))
+                self.arrivals.put(("released", released.player, released.shard))
             case "gone":
                 self.arrivals.put(("gone", Gone.from_message(heard)))
             case kind:
@@ -261,9 +261,9 @@ class AmqpChannel:
         meta = {"run": self.names.run, "config": yaml.safe_dump(self.settings), "key": key}
         self.link.send("", inbox, wire.encode(wire.Message("settings", "", meta)))
 
-    def _send_weights(self, hand: str) -> None:
+    def _send_weights(self, player: str) -> None:
         for _, body in sorted(self.published.items()):
-            self.link.send("", hand, body, headers={"run": self.names.run})
+            self.link.send("", player, body, headers={"run": self.names.run})
 
     def _missing(self, queue: str) -> None:
         self.arrivals.put(("missed", queue))
@@ -282,22 +282,22 @@ class AmqpChannel:
         body = self.published[weights.version]
         self.link.send(self.names.model_exchange, "", body, headers={"run": self.names.run})
 
-    def order(self, order: Order | Trial) -> None:
+    def order(self, order: Order | EvalOrder) -> None:
         self.given += 1
         identity = f"{self.executor}-{self.given}"
         order = self.blame.as_amended(order)
-        hand = self.hands.give(order, identity)
-        if hand is None:
+        player = self.players.give(order, identity)
+        if player is None:
             return
         message = order.to_message()
         meta = {**message.meta, "order": identity, "run": self.names.run}
         raw = wire.encode(wire.Message(message.kind, message.schema, meta, message.arrays))
-        self.link.send("", hand.name, raw)
+        self.link.send("", player.name, raw)
 
     def receive(self, timeout: float) -> Event | None:
         deadline = time.monotonic() + timeout
         while not self.events:
-            self._look_after_hands()
+            self._look_after_players()
             began = time.monotonic()
             try:
                 arrival = self.arrivals.get(timeout=max(0.0, min(deadline - began, POLL)))
@@ -314,88 +314,88 @@ class AmqpChannel:
     def _told(self, event: Event | LateDeath) -> Event | None:
         """The event, when the executor hears of it; orders that it gives from now on are other ones."""
         told = self._blame_late(event) if isinstance(event, LateDeath) else event
-        if isinstance(told, Lost) and told.culprit is not None:
-            self.blame.note(told.culprit, time.monotonic())
+        if isinstance(told, WorkerLost) and told.crash_site is not None:
+            self.blame.note(told.crash_site, time.monotonic())
         return told
 
-    def _blame_late(self, death: LateDeath) -> Lost | None:
+    def _blame_late(self, death: LateDeath) -> WorkerLost | None:
         """Who was given up had nothing to blame; what it was is known now. None where it was known already.
 
         Orders that are with another go on. They fall to the same episode, which is no other fault, and are
         then given without it.
         """
-        departed, culprit = death.departed, death.culprit
-        if not self.blame.is_news(culprit, departed.orders):
+        departed, crash_site = death.departed, death.crash_site
+        if not self.blame.is_news(crash_site, departed.orders):
             return None
         if not death.proven:
-            return Lost(label(departed.hand), death.reason, (), ())
-        self.blame.amend(culprit, departed.orders)
-        undone = self.hands.withdraw(culprit.shard)
-        shards = (culprit.shard,) if undone else ()
-        return Lost(label(departed.hand), death.reason, shards, undone, culprit)
+            return WorkerLost(label(departed.player), death.reason, (), ())
+        self.blame.amend(crash_site, departed.orders)
+        undone = self.players.withdraw(crash_site.shard)
+        shards = (crash_site.shard,) if undone else ()
+        return WorkerLost(label(departed.player), death.reason, shards, undone, crash_site)
 
-    def _give_up_silent_hands(self, now: float) -> None:
-        """Lets others play what a hand has that says nothing, while everybody waits for it.
+    def _give_up_silent_players(self, now: float) -> None:
+        """Lets others play what a player has that says nothing, while everybody waits for it.
 
         Its machine sleeps, or its network is cut: the broker would notice after twenty seconds. It joins
         again when it is back. Where nobody was heard of late, it is this executor that did not listen.
         """
-        usable = self.hands.usable()
-        if not any(now - hand.heard < HEARD for hand in usable):
+        usable = self.players.usable()
+        if not any(now - player.heard < HEARD for player in usable):
             return
-        for hand in usable:
-            if not hand.orders or now - hand.heard <= self.patience.get(hand.name, SILENCE):
+        for player in usable:
+            if not player.orders or now - player.heard <= self.patience.get(player.name, SILENCE):
                 continue
-            if len(self.patience) < MOST_HANDS:
-                self.patience[hand.name] = 2 * self.patience.get(hand.name, SILENCE)
-            self._give_up(hand, f"it said nothing for {now - hand.heard:.1f} s")
+            if len(self.patience) < MOST_PLAYERS:
+                self.patience[player.name] = 2 * self.patience.get(player.name, SILENCE)
+            self._give_up(player, f"it said nothing for {now - player.heard:.1f} s")
 
     def _handle(self, arrival: Any) -> None:
         match arrival:
             case ("data", Trajectory() as trajectory, message, generation):
                 self.starved = 0.0
                 self._accept(trajectory, message, generation)
-            case ("verdict", order, verdict):
+            case ("eval_result", order, result):
                 self.starved = 0.0
                 if self._close(order) is not None:
-                    self.events.append(verdict)
+                    self.events.append(result)
             case ("join", report, _):
                 self._join(report)
             case ("report", report, received):
                 self._note_report(report, received)
             case ("protocol", report, _):
                 self._keep_protocol(report)
-                self._lose(report.hand, "it left", None, fault=False)
+                self._lose(report.player, "it left", None, fault=False)
             case ("settled", settled, state):
                 self._settle(settled, state)
             case ("held", held):
                 if held.key in self.keys.values():
-                    self.hands.note_held(held.orders)
+                    self.players.note_held(held.orders)
             case ("over", ended):
                 self._end(ended)
-            case ("released", hand, shard):
-                self._released(hand, shard)
+            case ("released", player, shard):
+                self._released(player, shard)
             case ("unplayed", unplayed):
                 self._unplayed(unplayed)
             case ("gone", gone):
-                self._hand_gone(gone)
-            case ("missed", hand):
-                known = self.hands.known.get(hand)
+                self._player_gone(gone)
+            case ("missed", player):
+                known = self.players.known.get(player)
                 if known is not None and not known.missed:
                     known.missed = time.monotonic()
-            case ("failed", hand, text):
-                self._lose(hand, text, None)
-            case ("breach", hand, text):
-                if hand in self.hands.known:
+            case ("failed", player, text):
+                self._lose(player, text, None)
+            case ("breach", player, text):
+                if player in self.players.known:
                     raise EnvError(text)
             case ("event", event):
                 self.events.append(event)
             case ("foreign", queue, text):
                 self._note_foreign(queue, text)
 
-    def _close(self, identity: str) -> Order | Trial | None:
+    def _close(self, identity: str) -> Order | EvalOrder | None:
         """An order is answered. None for one that is not open."""
-        order = self.hands.close(identity)
+        order = self.players.close(identity)
         if order is not None:
             self.blame.answered(order)
         return order
@@ -410,22 +410,22 @@ class AmqpChannel:
             )
 
     def _note_report(self, report: Report, received: float) -> None:
-        known = self.hands.known.get(report.hand)
+        known = self.players.known.get(report.player)
         if known is not None:
             known.update(report, received)
             self._keep_protocol(report)
         elif not self.finished:
-            self._ask_to_rejoin(report.hand)
+            self._ask_to_rejoin(report.player)
 
-    def _ask_to_rejoin(self, hand: str) -> None:
-        """A hand thinks that it plays for this run, which does not know it: its joining got lost."""
+    def _ask_to_rejoin(self, player: str) -> None:
+        """A player thinks that it plays for this run, which does not know it: its joining got lost."""
         now = time.monotonic()
         self.asked_to_rejoin = {
             name: when for name, when in self.asked_to_rejoin.items() if now - when < REJOIN_INTERVAL
         }
-        if hand not in self.asked_to_rejoin and len(self.asked_to_rejoin) < RECENT:
-            self.asked_to_rejoin[hand] = now
-            self.link.send("", hand, wire.encode(Rejoin(self.names.run).to_message("rejoin")))
+        if player not in self.asked_to_rejoin and len(self.asked_to_rejoin) < RECENT:
+            self.asked_to_rejoin[player] = now
+            self.link.send("", player, wire.encode(Rejoin(self.names.run).to_message("rejoin")))
 
     def _settle(self, settled: Settled, state: ShardState) -> None:
         if settled.key not in self.keys.values():
@@ -438,27 +438,27 @@ class AmqpChannel:
             self._note_maker(identity, settled.maker)
         order = self._close(identity)
         if isinstance(order, Order):  # else it was thought lost meanwhile, and is played again
-            self.events.append(Taken(order, settled.agent, state))
+            self.events.append(LearnedElsewhere(order, settled.agent, state))
 
     def _end(self, ended: Ended) -> None:
         if ended.key in self.keys.values():
-            self.events.append(Over(one_line(ended.reason)))
+            self.events.append(RunEnded(one_line(ended.reason)))
         else:
             self._note_foreign("meta_queue", "the end of this run from somebody who is no executor of it")
 
-    def _hand_gone(self, gone: Gone) -> None:
+    def _player_gone(self, gone: Gone) -> None:
         """A death counts for the run that was being played; for all others the shards only move.
 
         It counts once, though a process may be known by several connections or be given up already.
         """
         ours = gone.run == self.mark
-        guilty = Culprit(gone.shard, gone.lane, gone.episode) if gone.guilty and ours else None
+        guilty = CrashSite(gone.shard, gone.lane, gone.episode) if gone.guilty and ours else None
         reason = one_line(gone.reason) if ours or not gone.run else "it ended while it played for another run"
         departed = self.blame.explain(gone.process)
-        names = [name for name in self.hands.known if name.startswith(f"{gone.process}.")]
+        names = [name for name in self.players.known if name.startswith(f"{gone.process}.")]
         fault = gone.fault and ours
         for name in names:
-            orders = given_to(self.hands.known[name])
+            orders = given_to(self.players.known[name])
             news = guilty is None or self.blame.is_news(guilty, orders)
             self._lose(name, reason, guilty, fault=fault and news)
             fault = False
@@ -474,7 +474,7 @@ class AmqpChannel:
             self.link.acknowledge(message, generation)
             return
         self.counts.received += 1
-        self._note_maker(identity, str(message.headers.get("hand", "")))
+        self._note_maker(identity, str(message.headers.get("player", "")))
         order = self._close(identity)
         matches = isinstance(order, Order) and (order.shard, order.sequence) == (
             trajectory.shard,
@@ -495,10 +495,10 @@ class AmqpChannel:
         """Whether this executor gave the order, and not one that was killed before it."""
         return identity.startswith(f"{self.executor}-")
 
-    def _note_maker(self, identity: str, hand: str) -> None:
-        """Counts an answer for the hand that sent it, if that was asked for since this executor started."""
-        if self._is_own(identity) and (hand in self.from_hand or len(self.from_hand) < MOST_HANDS):
-            self.from_hand[hand] = self.from_hand.get(hand, 0) + 1
+    def _note_maker(self, identity: str, player: str) -> None:
+        """Counts an answer for the player that sent it, if that was asked for since this executor started."""
+        if self._is_own(identity) and (player in self.from_player or len(self.from_player) < MOST_PLAYERS):
+            self.from_player[player] = self.from_player.get(player, 0) + 1
 
     def ack(self, trajectory: Trajectory) -> None:
         identity = self.order_of.pop((trajectory.shard, trajectory.sequence))
@@ -508,80 +508,82 @@ class AmqpChannel:
         self.link.acknowledge(message, generation)
 
     def _keep_protocol(self, report: Report) -> None:
-        if report.hand in self.protocols or len(self.protocols) < MOST_HANDS:
-            self.protocols[report.hand] = report
+        if report.player in self.protocols or len(self.protocols) < MOST_PLAYERS:
+            self.protocols[report.player] = report
 
     def _join(self, report: Report) -> None:
-        self._lose(report.hand, "it joined again", None, fault=False)
-        if len(self.hands.known) >= MOST_HANDS:
+        self._lose(report.player, "it joined again", None, fault=False)
+        if len(self.players.known) >= MOST_PLAYERS:
             return
-        self.blame.returns(report.hand)
-        waiting = self.hands.join(report)
+        self.blame.returns(report.player)
+        waiting = self.players.join(report)
         self._keep_protocol(report)
-        self._send_weights(report.hand)
+        self._send_weights(report.player)
         for order in waiting:
             self.order(order)
         self._balance()
 
     def _balance(self) -> None:
-        for shard, name in self.hands.balance():
+        for shard, name in self.players.balance():
             self._ask_to_release(shard, name)
 
     def _ask_to_release(self, shard: int, name: str) -> None:
         self.link.send("", name, wire.encode(Release(self.names.run, shard).to_message("release")))
 
     def _released(self, name: str, shard: int) -> None:
-        undone = self.hands.release(name, shard)
+        undone = self.players.release(name, shard)
         if undone is not None:
             reason = f"hands over shard {shard}"
-            self.events.append(Lost(label(name), reason, (shard,), undone, fault=False, moved=True))
+            self.events.append(WorkerLost(label(name), reason, (shard,), undone, fault=False, moved=True))
 
     def _unplayed(self, unplayed: Unplayed) -> None:
-        found = self.hands.unplayed(unplayed.hand, unplayed.order)
+        found = self.players.unplayed(unplayed.player, unplayed.order)
         if found is not None:
             shards, undone = found
             reason = one_line(unplayed.text)  # of a malformed order a fault, so that it is not given for ever
-            self.events.append(Lost(label(unplayed.hand), reason, shards, undone, fault=unplayed.malformed))
+            self.events.append(
+                WorkerLost(label(unplayed.player), reason, shards, undone, fault=unplayed.malformed)
+            )
 
-    def _give_up(self, hand: Hand, reason: str) -> None:
+    def _give_up(self, player: Player, reason: str) -> None:
         """Without blame, but its supervisor may still tell how it ended."""
-        self.blame.depart(hand)
-        self._lose(hand.name, reason, None, fault=False)
+        self.blame.depart(player)
+        self._lose(player.name, reason, None, fault=False)
 
-    def _lose(self, name: str, reason: str, culprit: Culprit | None, fault: bool = True) -> None:
-        lost = self.hands.lose(name)
+    def _lose(self, name: str, reason: str, crash_site: CrashSite | None, fault: bool = True) -> None:
+        lost = self.players.lose(name)
         if lost is not None:
             shards, undone = lost
-            self.events.append(Lost(label(name), reason, shards, undone, culprit, fault))
-            if not self.hands.known:
+            self.events.append(WorkerLost(label(name), reason, shards, undone, crash_site, fault))
+            if not self.players.known:
                 self.reminded = -math.inf  # whoever looks should know at once
 
-    def _look_after_hands(self) -> None:
+    def _look_after_players(self) -> None:
         now = time.monotonic()
-        for hand in list(self.hands.known.values()):
-            if hand.missed and now - hand.missed > GRACE:
+        for player in list(self.players.known.values()):
+            if player.missed and now - player.missed > GRACE:
                 # No fault of an environment that anybody knows of. A power cut takes many at once.
-                self._give_up(hand, "its connection to the broker ended")
+                self._give_up(player, "its connection to the broker ended")
         starving = self.starved >= STARVING and self.link.up.is_set()
         if now - self.probed < (EAGER_INTERVAL if starving else PROBE_INTERVAL):
             return
         self.probed = now
         if starving:
-            self._give_up_silent_hands(now)
+            self._give_up_silent_players(now)
         self._balance()
-        for shard, name in self.hands.unanswered_moves():
+        for shard, name in self.players.unanswered_moves():
             self._ask_to_release(shard, name)
-        for name, shards, undone in self.hands.overdue():
+        for name, shards, undone in self.players.overdue():
             reason = "an order or its answer got lost, and is asked for again"
-            self.events.append(Lost(label(name), reason, shards, undone, fault=False))
-        knock = wire.encode(wire.Message("knock"))
-        for name in self.hands.known:
-            self.link.knock(name, knock)
+            self.events.append(WorkerLost(label(name), reason, shards, undone, fault=False))
+        probe = wire.encode(wire.Message("knock"))
+        for name in self.players.known:
+            self.link.probe(name, probe)
         if self.link.up.is_set():
             self.link.depth(self.names.data_queue).add_done_callback(self._note_depth)
             # Where somebody has deleted it, the broker closes the channel, and all is declared anew.
             self.link.depth(self.names.meta_queue)
-        if self.hands.known or not self.hands.waiting:
+        if self.players.known or not self.players.waiting:
             self.reminded = now
         elif now - self.reminded > PATIENCE:
             self.reminded = now
@@ -599,27 +601,27 @@ class AmqpChannel:
         now = time.monotonic()
         return [
             WorkerStatus(
-                one_line(hand.report.worker, LABEL),
-                now - hand.heard,
-                bool(hand.orders),
-                one_line(hand.report.host, LABEL),
-                hand.speed,
-                hand.report.version,
+                one_line(player.report.worker, LABEL),
+                now - player.heard,
+                bool(player.orders),
+                one_line(player.report.host, LABEL),
+                player.speed,
+                player.report.version,
             )
-            for hand in self.hands.known.values()
+            for player in self.players.known.values()
         ]
 
     def backlog(self) -> int:
         return self.queue_depth
 
-    def books(self) -> dict[str, Any]:
-        # What came from a hand that was killed is more than it had told by then.
-        sent = {name: max(r.sent, self.from_hand.get(name, 0)) for name, r in self.protocols.items()}
-        hands = {
-            one_line(name.removeprefix(HAND), LONGEST_NAME): {**report.to_plain(), "sent": sent[name]}
+    def worker_stats(self) -> dict[str, Any]:
+        # What came from a player that was killed is more than it had told by then.
+        sent = {name: max(r.sent, self.from_player.get(name, 0)) for name, r in self.protocols.items()}
+        players = {
+            one_line(name.removeprefix(PLAYER), LONGEST_NAME): {**report.to_plain(), "sent": sent[name]}
             for name, report in self.protocols.items()
         }
-        return {"trajectories": {"sent": sum(sent.values()), **asdict(self.counts)}, "hands": hands}
+        return {"trajectories": {"sent": sum(sent.values()), **asdict(self.counts)}, "players": players}
 
     def finish(self, reason: str) -> None:
         if self.finished:
@@ -629,7 +631,7 @@ class AmqpChannel:
         over = wire.encode(Finish(names.run, reason).to_message("finish"))
         self.link.send(names.model_exchange, "", over, headers={"run": names.run})
         deadline = time.monotonic() + FAREWELL
-        while self.hands.known and self.link.up.is_set() and (left := deadline - time.monotonic()) > 0:
+        while self.players.known and self.link.up.is_set() and (left := deadline - time.monotonic()) > 0:
             try:
                 self._handle(self.arrivals.get(timeout=left))
             except Empty:
@@ -646,7 +648,7 @@ class AmqpChannel:
             identity = message.message_id or ""
             self.counts.unread += 1
             self.counts.earlier += not self._is_own(identity)
-            self._note_maker(identity, str(message.headers.get("hand", "")))
+            self._note_maker(identity, str(message.headers.get("player", "")))
         for queue in (names.data_queue, names.meta_queue):
             await channel.queue_delete(queue)
         for exchange in (names.meta_exchange, names.model_exchange):

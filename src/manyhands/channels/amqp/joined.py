@@ -37,9 +37,9 @@ from manyhands.config.plain_yaml import parse_yaml
 from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.errors import UsageError, WireError
-from manyhands.core.events import Event, Fault, Notice, Over
+from manyhands.core.events import Event, Fault, Notice, RunEnded
 from manyhands.core.lanes import LaneState, ShardState
-from manyhands.core.orders import NEWEST, Order, Task, Trial
+from manyhands.core.orders import NEWEST, EvalOrder, Order, Task
 from manyhands.core.texts import one_line
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
@@ -68,7 +68,7 @@ class JoinedChannel:
         self.task: Task | None = None
         self.collector: Collector | None = None
         self.weights: dict[int, Weights] = {}
-        self.trials: deque[Trial] = deque()
+        self.trials: deque[EvalOrder] = deque()
         self.events: deque[Event] = deque()
         self.arrivals: SimpleQueue[Any] = SimpleQueue()
         self.accepted: dict[tuple[int, int], tuple[str, AbstractIncomingMessage, int]] = {}
@@ -156,7 +156,7 @@ class JoinedChannel:
                 self.key = settings.key
                 self.arrivals.put(("settings", settings.config, settings.key))
             elif heard.kind == "finish":
-                self.arrivals.put(("event", Over(one_line(Finish.from_message(heard).reason))))
+                self.arrivals.put(("event", RunEnded(one_line(Finish.from_message(heard).reason))))
         except WireError as error:
             self._note_unrecognised("broker", error)
 
@@ -187,16 +187,16 @@ class JoinedChannel:
         headers = {"run": self.names.run, "agent": self.agent}
         self.link.send(self.names.model_exchange, "", wire.encode_weights(weights), headers=headers)
 
-    def order(self, order: Order | Trial) -> None:
+    def order(self, order: Order | EvalOrder) -> None:
         """Rollouts are the first executor's to order; `ack` has told it."""
-        if isinstance(order, Trial):
+        if isinstance(order, EvalOrder):
             self.trials.append(order)
 
     def receive(self, timeout: float) -> Event | None:
         if self.trials:
             assert self.collector is not None
-            trial = self.trials.popleft()
-            return self.collector.test(trial, self.weights[trial.version])
+            eval_order = self.trials.popleft()
+            return self.collector.test(eval_order, self.weights[eval_order.version])
         deadline = time.monotonic() + timeout
         if time.monotonic() - self.asked > ASK_INTERVAL:
             self._ask()
@@ -246,7 +246,7 @@ class JoinedChannel:
         )
         state = ShardState(trajectory.sequence + 1, lanes)
         meta, arrays = wire.pack_states({trajectory.shard: state})
-        maker = str(message.headers.get("hand", ""))
+        maker = str(message.headers.get("player", ""))
         meta |= asdict(Settled(identity, self.agent, self.key, maker))
         settled = self.unsettled[identity] = wire.encode(wire.Message("settled", "", meta, arrays))
         self._settle(identity, settled, message, generation)
@@ -273,7 +273,7 @@ class JoinedChannel:
     def backlog(self) -> None:
         return None
 
-    def books(self) -> dict[str, Any]:
+    def worker_stats(self) -> dict[str, Any]:
         return {}
 
     def finish(self, reason: str) -> None:

@@ -14,7 +14,7 @@ from manyhands.core.trajectories import Trajectory
 
 TO_EXECUTORS = "manyhands.to_executors"
 TO_WORKERS = "manyhands.to_workers"
-HAND = "manyhands.hand."
+PLAYER = "manyhands.player."
 EXECUTOR = "manyhands.executor."
 """How the names of inboxes begin; no message makes anybody send to a queue that is called otherwise."""
 LONGEST_NAME = 200
@@ -60,10 +60,10 @@ class Letter:
     @classmethod
     def from_message(cls, message: wire.Message) -> Self:
         letter = decoding.decode(cls, message.meta, f"a {message.kind[:30]!r} message")
-        for name, start in (("hand", HAND), ("process", HAND), ("inbox", EXECUTOR)):
+        for name, start in (("player", PLAYER), ("process", PLAYER), ("inbox", EXECUTOR)):
             if isinstance(value := getattr(letter, name, None), str) and not value.startswith(start):
                 raise WireError(f"a {name} that is not called {start}...")
-        for name in ("hand", "process", "inbox", "run", "order", "maker"):
+        for name in ("player", "process", "inbox", "run", "order", "maker"):
             if isinstance(value := getattr(letter, name, None), str):
                 check_name(value)
         return letter
@@ -78,9 +78,9 @@ def check_name(name: object) -> str:
 
 @dataclass(frozen=True)
 class Report(Letter):
-    """How a hand, one process of a worker, presents itself: when it joins a run, and every second after."""
+    """How a player, one process of a worker, presents itself: when it joins a run, and every second after."""
 
-    hand: str  # its inbox
+    player: str  # its inbox
     worker: str  # the name that its owner gave it
     host: str
     process: int
@@ -102,17 +102,17 @@ class Report(Letter):
 
 @dataclass(frozen=True)
 class Words(Letter):
-    """Something that a hand has to say."""
+    """Something that a player has to say."""
 
-    hand: str
+    player: str
     text: str
 
 
 @dataclass(frozen=True)
 class Unplayed(Letter):
-    """A hand cannot play an order."""
+    """A player cannot play an order."""
 
-    hand: str
+    player: str
     order: str
     text: str
     malformed: bool = False  # it will not be played by any other, either
@@ -120,17 +120,17 @@ class Unplayed(Letter):
 
 @dataclass(frozen=True)
 class Released(Letter):
-    """A hand has given up a shard."""
+    """A player has given up a shard."""
 
-    hand: str
+    player: str
     shard: int
 
 
 @dataclass(frozen=True)
 class Wanted(Letter):
-    """A hand waits for weights that it should have."""
+    """A player waits for weights that it should have."""
 
-    hand: str
+    player: str
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Settled(Letter):
     order: str
     agent: str
     key: str
-    maker: str = ""  # the inbox of the hand that played it
+    maker: str = ""  # the inbox of the player that played it
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Held(Letter):
 
 @dataclass(frozen=True)
 class Release(Letter):
-    """The executor wants a hand to give up a shard."""
+    """The executor wants a player to give up a shard."""
 
     run: str
     shard: int
@@ -207,7 +207,7 @@ class Finish(Letter):
 
 @dataclass(frozen=True)
 class Rejoin(Letter):
-    """The executor does not know a hand that reports to it."""
+    """The executor does not know a player that reports to it."""
 
     run: str
 

@@ -1,4 +1,4 @@
-"""What a hand keeps of one run at the broker: its task, weights and books, and the way to its executor."""
+"""What a player keeps of one run at the broker: its task, weights and books, and the way to its executor."""
 
 import threading
 import time
@@ -13,16 +13,16 @@ from manyhands.core.arrays import Array
 from manyhands.core.decoding import MAX_TEXT
 from manyhands.core.errors import WireError
 from manyhands.core.events import Fault, Notice
-from manyhands.core.orders import NEWEST, Order, Task, Verdict
+from manyhands.core.orders import NEWEST, EvalResult, Order, Task
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 
 if TYPE_CHECKING:
-    from manyhands.channels.amqp.worker import Hand
+    from manyhands.channels.amqp.worker import Player
 
 POLL = 0.2
 VERSIONS = 4
-"""Versions of the weights that a hand keeps of every run."""
+"""Versions of the weights that a player keeps of every run."""
 MOST_AGENTS = 64
 """Executors of one run."""
 ASK_AGAIN = 3.0
@@ -36,11 +36,11 @@ class ConnectionReplacedError(Exception):
 
 
 class Session:
-    """A hand's part in one run; the worker's half of the channel for it."""
+    """A player's part in one run; the worker's half of the channel for it."""
 
-    def __init__(self, hand: "Hand", run: str, epoch: str, task: Task, limits: Limits) -> None:
-        self.hand, self.names, self.epoch, self._task, self.limits = hand, Names(run), epoch, task, limits
-        self.report_card = hand.introduction()
+    def __init__(self, player: "Player", run: str, epoch: str, task: Task, limits: Limits) -> None:
+        self.player, self.names, self.epoch, self._task, self.limits = player, Names(run), epoch, task, limits
+        self.report_card = player.introduction()
         self.versions: dict[str, dict[int, Weights]] = {"": {}}  # by agent
         self.arrived = threading.Condition()
         self.order_id = self.agent = ""
@@ -72,7 +72,7 @@ class Session:
                     return versions[max(versions)]
                 if version in versions:
                     return versions[version]
-                self.hand.wait_a_moment()
+                self.player.wait_a_moment()
                 now = time.monotonic()
                 if now - began > WEIGHTS_TIMEOUT:
                     raise WireError(f"weights of version {version} never came")
@@ -82,15 +82,15 @@ class Session:
                 self.arrived.wait(POLL)
 
     def ask_for_weights(self) -> None:
-        self.tell(Wanted(self.hand.inbox).to_message("wanted"))
+        self.tell(Wanted(self.player.inbox).to_message("wanted"))
 
     def arrays(self, order: Order) -> dict[str, Array]:
         return self._task.layout.allocate()
 
-    def send(self, made: Trajectory | Verdict) -> None:
+    def send(self, made: Trajectory | EvalResult) -> None:
         """Waits for the one before: a full queue holds its maker up."""
-        link = self.hand.link
-        if isinstance(made, Verdict):
+        link = self.player.link
+        if isinstance(made, EvalResult):
             sending = link.deliver(self.names.meta_queue, wire.encode(made.to_message()), self.order_id)
             self._forget_when_delivered(sending, self.order_id)
             return
@@ -108,7 +108,7 @@ class Session:
         )
         pictures = self._task.layout.obs_dtype == "|u1"  # a screen takes a fiftieth of its room
         raw = wire.encode_trajectory(made, self._task.spec.schema, compress=pictures)
-        headers = {"agent": self.agent, "hand": self.hand.inbox}
+        headers = {"agent": self.agent, "player": self.player.inbox}
         self.sending = link.deliver(self.names.data_queue, raw, self.order_id, headers)
         self._forget_when_delivered(self.sending, self.order_id)
 
@@ -122,7 +122,7 @@ class Session:
             try:
                 delivered = self.sending.result(POLL)
             except TimeoutError:
-                self.hand.wait_a_moment()
+                self.player.wait_a_moment()
                 continue
             except CancelledError:  # with its connection, which said nothing any more
                 raise ConnectionReplacedError from None
@@ -134,16 +134,16 @@ class Session:
         self.tell(message)
 
     def tell(self, message: wire.Message) -> None:
-        self.hand.link.send("", self.names.meta_queue, wire.encode(message))
+        self.player.link.send("", self.names.meta_queue, wire.encode(message))
 
     def say(self, kind: str, text: str) -> None:
         self.tell(self._words(kind, text))
 
     def _words(self, kind: str, text: str) -> wire.Message:
-        return Words(self.hand.inbox, text[:MAX_TEXT]).to_message(kind)
+        return Words(self.player.inbox, text[:MAX_TEXT]).to_message(kind)
 
     def open(self, progress: memoryview) -> None:
-        self.collector = Collector(self._task, self.hand.worker, self.report, None, progress)
+        self.collector = Collector(self._task, self.player.worker, self.report, None, progress)
 
     def close(self) -> None:
         if self.collector is not None:

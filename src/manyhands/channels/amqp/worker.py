@@ -1,6 +1,6 @@
-"""The worker's half of the channel over RabbitMQ: one hand, which plays for every run that wants it.
+"""The worker's half of the channel over RabbitMQ: one player, which plays for every run that wants it.
 
-A hand knows nothing but the broker. It says hello in the lobby, joins every run that makes an offer it can
+A player knows nothing but the broker. It says hello in the lobby, joins every run that makes an offer it can
 play, and plays their orders in the order they come. When its connection breaks it forgets everything and
 joins anew; the executors have noticed by then and have given its orders to others.
 """
@@ -54,18 +54,18 @@ from manyhands.core.heartbeat import (
     run_mark,
     unshared,
 )
-from manyhands.core.orders import Order, Task, Trial
+from manyhands.core.orders import EvalOrder, Order, Task
 from manyhands.core.texts import one_line
 from manyhands.envs import make as envs
 
 POLL = 0.2
 HELLO_INTERVAL = 5.0
-"""Seconds between two questions for runs that a hand does not know of."""
+"""Seconds between two questions for runs that a player does not know of."""
 REPORT_INTERVAL = 1.0
 PREFETCH = 100
 """Messages on their way to an inbox."""
 MOST_RUNS = 64
-"""Runs that a hand plays for at the same time."""
+"""Runs that a player plays for at the same time."""
 MOST_TODO = 10_000
 MOST_REFUSED = 10_000
 UNRECOGNISED_INTERVAL = 2.0
@@ -76,7 +76,7 @@ class Leave(BaseException):
     """Asked to go; not an Exception, so that no environment's fault handling swallows it."""
 
 
-class Hand:
+class Player:
     def __init__(
         self,
         address: Address,
@@ -127,7 +127,7 @@ class Hand:
             for session in list(self.sessions.values()):
                 if session.collector is not None:
                     report = replace(session.report_card, open=tuple(session.unanswered)[:MOST_OPEN])
-                    self.link.knock(session.names.meta_queue, wire.encode(report.to_message("report")))
+                    self.link.probe(session.names.meta_queue, wire.encode(report.to_message("report")))
             await asyncio.sleep(REPORT_INTERVAL)
 
     def _missing(self, queue: str) -> None:
@@ -163,7 +163,7 @@ class Hand:
     def _note_order(self, heard: wire.Message) -> None:
         """What has come but waits its turn is not lost; reports say so."""
         session = self.sessions.get(str(heard.meta.get("run")))
-        if session is not None and heard.kind in ("order", "trial"):
+        if session is not None and heard.kind in ("order", "eval_order"):
             with suppress(WireError):  # told when its turn comes
                 session.unanswered.add(check_name(heard.meta.get("order")))
 
@@ -207,7 +207,7 @@ class Hand:
             session.report_card = replace(card, idle=card.idle + time.monotonic() - began)
 
     def _forget(self) -> None:
-        """A new connection: no executor knows this hand any more."""
+        """A new connection: no executor knows this player any more."""
         self.generation = self.link.generation
         for session in self.sessions.values():
             self._close(session)
@@ -218,7 +218,7 @@ class Hand:
         match message.kind:
             case "offer":
                 self._consider(message)
-            case "order" | "trial":
+            case "order" | "eval_order":
                 session = self.sessions.get(str(message.meta.get("run")))
                 if session is not None:
                     self._play(session, message)
@@ -272,7 +272,7 @@ class Hand:
         return sum(each.collector.lanes for each in self.sessions.values() if each.collector is not None)
 
     def _rejoin(self, run: str) -> None:
-        """Its executor does not know this hand, though it should: some message got lost."""
+        """Its executor does not know this player, though it should: some message got lost."""
         session = self.sessions.pop(run, None)
         if session is not None:
             self._close(session)
@@ -282,7 +282,7 @@ class Hand:
         session.open(self.progress)
         self.sessions[session.names.run] = session
         self.link.run(self._bind(session.names), WEIGHTS_TIMEOUT)
-        session.report_card = replace(session.report_card, hand=self.inbox)
+        session.report_card = replace(session.report_card, player=self.inbox)
         session.tell(session.report_card.to_message("join"))
         self.say(f"plays {session.task().env.id} for {session.names.run}")
 
@@ -291,7 +291,7 @@ class Hand:
         await inbox.bind(names.model_exchange)
 
     def _play(self, session: Session, message: wire.Message) -> None:
-        from manyhands.channels.base import fulfil
+        from manyhands.channels.base import run_order
 
         session.order_id = check_name(message.meta.get("order"))
         try:
@@ -309,7 +309,7 @@ class Hand:
                 self._finish(session.names.run, f"leaves it: {error}")
                 return
         with self._accounting_for(session):
-            fulfil(order, session, session.collector)
+            run_order(order, session, session.collector)
 
     def _answer_unplayed(self, session: Session, text: str, malformed: bool = False) -> None:
         """Tells the executor that an order is not played, and reports no more that it is here."""
@@ -353,7 +353,7 @@ class Hand:
         try:
             with self._watched(session):
                 yield
-        except OutOfTurnError as error:  # one given before this hand forgot the shard, or it never had it
+        except OutOfTurnError as error:  # one given before this player forgot the shard, or it never had it
             self._answer_unplayed(session, str(error))
         except ConnectionReplacedError:
             raise
@@ -393,11 +393,11 @@ class Hand:
         self.link.close()
 
 
-def _read_order(message: wire.Message, task: Task) -> Order | Trial:
+def _read_order(message: wire.Message, task: Task) -> Order | EvalOrder:
     plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
     stripped = replace(message, meta=plain)
-    if message.kind == "trial":
-        return Trial.from_message(stripped)
+    if message.kind == "eval_order":
+        return EvalOrder.from_message(stripped)
     order = Order.from_message(stripped)
     if order.start is not None and not order.start.fits(task.layout):
         raise WireError("an order that says of its shard what cannot be")

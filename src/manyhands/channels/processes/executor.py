@@ -27,9 +27,9 @@ from manyhands.channels.base import WorkerStatus
 from manyhands.channels.processes import shared
 from manyhands.core import wire
 from manyhands.core.errors import EnvError, RunError, WireError
-from manyhands.core.events import Culprit, Event, Fault, Lost, Notice
+from manyhands.core.events import CrashSite, Event, Fault, Notice, WorkerLost
 from manyhands.core.heartbeat import BEATS, BYTES, EPISODE, LANE, NOBODY, SHARD
-from manyhands.core.orders import Order, Task, Trial, Verdict
+from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs.make import MakeEnv
@@ -57,7 +57,7 @@ class WorkerProcess:
     connection: Connection
     progress: memoryview  # see collect/signs.py
     shards: list[int]
-    orders: deque[Order | Trial] = field(default_factory=deque)
+    orders: deque[Order | EvalOrder] = field(default_factory=deque)
     outbox: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
     posted: int = 0  # to the thread; counted by the executor
     sent: int = 0  # counted by the thread
@@ -171,7 +171,7 @@ class ProcessesChannel:
     def publish(self, weights: Weights) -> None:
         self.board.write(weights)
 
-    def order(self, order: Order | Trial) -> None:
+    def order(self, order: Order | EvalOrder) -> None:
         shard = order.shard if isinstance(order, Order) else order.part
         worker = self.workers_by_shard[shard]
         if not worker.orders:
@@ -212,9 +212,9 @@ class ProcessesChannel:
         match message.kind:
             case "ready":
                 worker.ready = True
-            case "verdict":
+            case "eval_result":
                 worker.orders.popleft()
-                self.events.append(Verdict.from_message(message))
+                self.events.append(EvalResult.from_message(message))
             case "rollout":
                 order = worker.orders.popleft()
                 assert isinstance(order, Order)
@@ -260,7 +260,7 @@ class ProcessesChannel:
         self.selector.unregister(worker.connection)
         self.events.append(worker)
 
-    def _replace(self, worker: WorkerProcess) -> Lost:
+    def _replace(self, worker: WorkerProcess) -> WorkerLost:
         """Buries a dead worker, starts another for its shards, and gives its orders back."""
         code = worker.end(GRACE)
         self.processes.remove(worker)
@@ -269,14 +269,14 @@ class ProcessesChannel:
         hung = worker.gone != "left" and not worker.retired
         if not worker.ready and not hung and code >= 0:
             raise RunError(f"{worker.name} could not start ({describe_exit(code)})")
-        culprit = None
+        crash_site = None
         if worker.orders and (hung or -code in CRASHES or (code >= 0 and code != FAILED)):
             signs = worker.progress
-            culprit = Culprit(signs[SHARD], signs[LANE], signs[EPISODE])
+            crash_site = CrashSite(signs[SHARD], signs[LANE], signs[EPISODE])
         self._start(worker.name, worker.shards)
         reason = describe_exit(code) if worker.gone == "left" else worker.gone
         orders, fault = tuple(worker.orders), not worker.retired
-        return Lost(worker.name, reason, tuple(worker.shards), orders, culprit, fault)
+        return WorkerLost(worker.name, reason, tuple(worker.shards), orders, crash_site, fault)
 
     def ack(self, trajectory: Trajectory) -> None:
         """The slot is free again by the rule that the next order for it comes after this."""
@@ -288,7 +288,7 @@ class ProcessesChannel:
     def backlog(self) -> None:
         return None
 
-    def books(self) -> dict[str, Any]:
+    def worker_stats(self) -> dict[str, Any]:
         return {}
 
     def finish(self, reason: str) -> None:

@@ -10,7 +10,7 @@ from manyhands.core import wire
 from manyhands.core.arrays import Array
 from manyhands.core.events import Fault, Notice
 from manyhands.core.heartbeat import BYTES
-from manyhands.core.orders import Order, Task, Trial, Verdict
+from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs.make import MakeEnv
@@ -51,13 +51,13 @@ class WorkerSide:
     def ready(self) -> None:
         self._send(wire.Message("ready"))
 
-    def next_order(self) -> Order | Trial | None:
+    def next_order(self) -> Order | EvalOrder | None:
         try:
             message = wire.decode(self.connection.recv_bytes(wire.MAX_MESSAGE))
         except (EOFError, ConnectionResetError):
             return None
-        if message.kind == "trial":
-            return Trial.from_message(message)
+        if message.kind == "eval_order":
+            return EvalOrder.from_message(message)
         return Order.from_message(message) if message.kind == "order" else None
 
     def weights(self, version: int) -> Weights:
@@ -66,8 +66,8 @@ class WorkerSide:
     def arrays(self, order: Order) -> dict[str, Array]:
         return self.slots[order.shard][order.sequence % shared.ROLLOUT_SLOTS]
 
-    def send(self, made: Trajectory | Verdict) -> None:
-        if isinstance(made, Verdict):
+    def send(self, made: Trajectory | EvalResult) -> None:
+        if isinstance(made, EvalResult):
             self._send(made.to_message())
             return
         header = ("shard", "sequence", "version", "maker", "seconds", "played")

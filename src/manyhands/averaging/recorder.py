@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from manyhands.averaging.books import ParentStats
+from manyhands.averaging.child_stats import ParentStats
 from manyhands.averaging.protocol import AveragingConfig
 from manyhands.core.errors import RunError
 from manyhands.core.texts import lines
@@ -42,7 +42,7 @@ HEARD = 20
 
 
 @dataclass(frozen=True)
-class Begun:
+class ParentSetup:
     """A parent's run before it listens."""
 
     run: Run
@@ -52,10 +52,10 @@ class Begun:
     stats: ParentStats
 
 
-class Keeper:
+class ParentRecorder:
     """Writes a parent's run directory, and shows how it goes."""
 
-    def __init__(self, begun: Begun, quiet: bool) -> None:
+    def __init__(self, begun: ParentSetup, quiet: bool) -> None:
         self.run, self.plan, self.averaging, self.quiet = begun.run, begun.plan, begun.averaging, quiet
         self.console, self.errors = Console(highlight=False), Console(stderr=True, highlight=False)
         self.live: Live | None = None
@@ -72,7 +72,7 @@ class Keeper:
             raise RunError(f"{begun.run.metrics_path} is damaged: a row without {error}") from error
         self.saver = Saver()
 
-    def __enter__(self) -> "Keeper":
+    def __enter__(self) -> "ParentRecorder":
         if not self.quiet and self.console.is_terminal:
             self.live = Live(console=self.console, refresh_per_second=4, transient=True)
             self.live.start()

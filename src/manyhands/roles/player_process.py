@@ -9,7 +9,7 @@ from types import FrameType
 from typing import NoReturn
 
 from manyhands.channels.amqp.connection import Address
-from manyhands.channels.amqp.worker import Hand, Leave
+from manyhands.channels.amqp.worker import Leave, Player
 from manyhands.channels.limits import OwnLimits, confine
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.heartbeat import BYTES
@@ -50,10 +50,10 @@ def main(arguments: list[str]) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the daemon decides
     signal.signal(signal.SIGTERM, leave)
-    hand = None
+    player = None
     try:
         address = Address.parse(url)
-        hand = Hand(
+        player = Player(
             address,
             options.worker,
             options.process,
@@ -64,11 +64,11 @@ def main(arguments: list[str]) -> None:
             options.limits,
             options.refuse_run,
         )
-        hand.serve()
-        hand.leave()
+        player.serve()
+        player.leave()
     except Leave:
-        if hand is not None:
-            hand.leave()
+        if player is not None:
+            player.leave()
     except ManyhandsError as error:
         print(f"manyhands: {error}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)

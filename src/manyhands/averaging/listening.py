@@ -22,7 +22,7 @@ from manyhands.runs.store import Run
 
 
 @dataclass(frozen=True)
-class Door:
+class ListenConfig:
     """The options of a parent that are no business of its children."""
 
     listen: str = f"127.0.0.1:{DEFAULT_PORT}"
@@ -42,9 +42,9 @@ class Door:
             )
 
     @classmethod
-    def of(cls, options: argparse.Namespace, resumed: Run | None) -> "Door":
+    def of(cls, options: argparse.Namespace, resumed: Run | None) -> "ListenConfig":
         """What was given, and for the rest what the run had before."""
-        path = resumed.path / store.DOOR if resumed is not None else None
+        path = resumed.path / store.LISTEN if resumed is not None else None
         try:
             kept = decode(cls, read_yaml(path), "it") if path is not None and path.exists() else cls()
         except ManyhandsError as error:
@@ -77,7 +77,7 @@ class Door:
         plain = asdict(self) | {"listen": f"{self.listen.rpartition(':')[0]}:{port}"}
         for name in ("token_file", "tls_cert", "tls_key"):
             plain[name] = plain[name] and str(Path(plain[name]).absolute())
-        write_atomically(run.path / store.DOOR, yaml.safe_dump(plain, sort_keys=False).encode())
+        write_atomically(run.path / store.LISTEN, yaml.safe_dump(plain, sort_keys=False).encode())
 
     def needed(self) -> str:
         """What a child has to be given beside the address."""
