@@ -75,9 +75,6 @@ class Blame:
         self.departed[_process(player.name)] = Departed(player.name, given_to(player))
         _forget_oldest(self.departed)
 
-    def returns(self, player: str) -> None:
-        self.departed.pop(_process(player), None)
-
     def answered(self, order: Order | EvalOrder) -> None:
         """Somebody else has played it to its end, so no episode in it brings a process down every time."""
         for process, departed in self.departed.items():

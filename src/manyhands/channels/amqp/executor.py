@@ -455,10 +455,11 @@ class AmqpChannel:
         guilty = CrashSite(gone.shard, gone.lane, gone.episode) if gone.guilty and ours else None
         reason = one_line(gone.reason) if ours or not gone.run else "it ended while it played for another run"
         departed = self.blame.explain(gone.process)
+        earlier = () if departed is None else departed.orders
         names = [name for name in self.players.known if name.startswith(f"{gone.process}.")]
         fault = gone.fault and ours
         for name in names:
-            orders = given_to(self.players.known[name])
+            orders = (*given_to(self.players.known[name]), *earlier)
             news = guilty is None or self.blame.is_news(guilty, orders)
             self._lose(name, reason, guilty, fault=fault and news)
             fault = False
@@ -512,10 +513,11 @@ class AmqpChannel:
             self.protocols[report.player] = report
 
     def _join(self, report: Report) -> None:
+        if report.player in self.players.known:  # it may have died of what it had, and not said so yet
+            self.blame.depart(self.players.known[report.player])
         self._lose(report.player, "it joined again", None, fault=False)
         if len(self.players.known) >= MOST_PLAYERS:
             return
-        self.blame.returns(report.player)
         waiting = self.players.join(report)
         self._keep_protocol(report)
         self._send_weights(report.player)
