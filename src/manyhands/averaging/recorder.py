@@ -17,7 +17,7 @@ from rich.text import Text
 from manyhands.averaging.child_stats import ParentStats
 from manyhands.averaging.protocol import AveragingConfig
 from manyhands.core.errors import RunError
-from manyhands.core.texts import lines
+from manyhands.core.texts import figures, lines
 from manyhands.core.weights import Weights
 from manyhands.runs import store
 from manyhands.runs.agent import judge
@@ -25,6 +25,7 @@ from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.plan import Plan
 from manyhands.runs.store import Run
+from manyhands.system.program import program
 
 if TYPE_CHECKING:
     from manyhands.averaging.parent import Parent
@@ -178,11 +179,11 @@ class ParentRecorder:
         solved = "" if goal is None else f" (goal {goal:g})"
         what = "Done" if parent.over else "Stopped"
         print(
-            f"{what} after {parent.version:,} exchanges; {REPORT_EPISODES} episodes: mean {result.mean:.1f}, "
-            f"sd {result.sd:.1f}{solved}. Saved to {self.run.path}."
+            f"{what} after {parent.version:,} exchanges; {REPORT_EPISODES} episodes: "
+            f"mean {figures(result.mean)}, sd {figures(result.sd)}{solved}. Saved to {self.run.path}."
         )
         if not parent.over:
-            print(f"Go on: manyhands parent --resume {self.run.path}")
+            print(f"Go on with:\n  {program()} parent --resume {self.run.path}")
 
 
 @dataclass(frozen=True)

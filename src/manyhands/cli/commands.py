@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -16,8 +17,9 @@ from rich.text import Text
 
 from manyhands.config.resolve import parse_override, read_yaml, resolve
 from manyhands.core.errors import ManyhandsError, RunError, UsageError, missing_extra
-from manyhands.core.texts import one_line
+from manyhands.core.texts import figures, one_line
 from manyhands.runs import store
+from manyhands.system.program import program
 
 WIDE = 200
 """Columns of a table that does not go to a terminal."""
@@ -82,6 +84,9 @@ def train(options: argparse.Namespace) -> None:
             measures=measure_quality,
         )
         return
+    if options.env is None and options.config is not None:
+        section = read_yaml(options.config).get("env")
+        options.env = section.get("id") if isinstance(section, dict) else None
     if options.env is None:
         raise UsageError("which environment? For example: manyhands train LunarLander-v3")
     if several:
@@ -131,8 +136,9 @@ def evaluate(options: argparse.Namespace) -> None:
         else f" (goal {solved_at:g}: {'reached' if summary['solved'] else 'not reached'})"
     )
     print(
-        f"{found.name}: {result.episodes} episodes, mean {result.mean:.1f}, sd {result.sd:.1f}, "
-        f"min {summary['min']:.1f}, median {summary['median']:.1f}, max {summary['max']:.1f}{goal}"
+        f"{found.name}: {result.episodes} episodes, mean {figures(result.mean)}, sd {figures(result.sd)}, "
+        f"min {figures(min(result.returns))}, median {figures(statistics.median(result.returns))}, "
+        f"max {figures(max(result.returns))}{goal}"
     )
 
 
@@ -189,7 +195,7 @@ def broker(options: argparse.Namespace) -> None:
     with stop_signals(lambda: stopped.append(True)), node:
         print(f"RabbitMQ listens; its address is\n  {node.url}", flush=True)
         print(
-            f"Try: manyhands worker {node.url}\nand: manyhands train CartPole-v1 --channel {node.url}",
+            f"Try: {program()} worker {node.url}\nand: {program()} train CartPole-v1 --channel {node.url}",
             flush=True,
         )
         while not stopped:

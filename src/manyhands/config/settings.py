@@ -226,6 +226,8 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
         require(value in arguments, name, value, f"one of {', '.join(map(str, arguments))}")
         return value
     if origin is tuple:
+        if arguments[0] is int and type(value) is int:
+            value = [value]  # net.hidden=256 is one layer
         require(isinstance(value, list | tuple), name, value, "a list")
         return tuple(_convert(arguments[0], item, name) for item in value)
     if origin is dict:

@@ -29,3 +29,8 @@ def _visible(letter: str) -> str:
     if category[0] == "C" or category in ("Zl", "Zp"):
         return letter.encode("unicode_escape", "backslashreplace").decode("ascii")
     return letter
+
+
+def figures(value: float) -> str:
+    """A mean as it is read: one decimal, or as many as a small one takes to differ from 0."""
+    return f"{value + 0.0:.1f}" if abs(value) >= 10 or value == 0 else f"{value:.3g}"

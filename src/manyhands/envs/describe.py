@@ -32,6 +32,12 @@ def _obs_spec(space: spaces.Space[Any]) -> ObsSpec:
         if min(sides) >= SMALLEST_IMAGE:
             dtype = "|u1" if space.dtype == np.uint8 else "<f4"
             return ObsSpec(space.shape, dtype, "chw" if channels_first else "hwc")
+    if isinstance(space, spaces.Box) and len(space.shape) > 3:
+        raise UsageError(
+            f"observations of shape {space.shape} are not supported: an image has three dimensions; put "
+            "stacked images into the channels (gymnasium.wrappers.ReshapeObservation), or flatten them "
+            "(gymnasium.wrappers.FlattenObservation)"
+        )
     return ObsSpec((_flat_size(space, space),), "<f4")
 
 

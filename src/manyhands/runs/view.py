@@ -16,8 +16,9 @@ from rich.text import Text
 from manyhands.channels.base import WorkerStatus
 from manyhands.config.settings import Config
 from manyhands.core.evaluation import Evaluation
-from manyhands.core.texts import lines
+from manyhands.core.texts import figures, lines
 from manyhands.runs.store import Run
+from manyhands.system.program import program
 
 if TYPE_CHECKING:
     from manyhands.roles.executor import Executor
@@ -166,7 +167,8 @@ class View:
         spent = f"{counts.steps:,} steps and {counts.seconds:.1f} s"
         test = f"test mean {number(counts.last_mean)}"
         if executor.stopping:
-            print(f"Stopped after {spent}; saved in {run.path}. Go on: manyhands train --resume {run.path}")
+            print(f"Stopped after {spent}; saved in {run.path}. Go on with:")
+            print(f"  {program()} train --resume {run.path}")
             return
         if counts.solved:
             whole = (
@@ -174,11 +176,29 @@ class View:
             )
             print(f"Solved in {spent}: {whole}, goal {self.solved_at:g}.")
         elif self.solved_at is not None:
-            print(f"Not solved in {spent}: best test {number(counts.best_mean)}, goal {self.solved_at:g}.")
+            print(f"Not solved in {spent}: {self._why_not(counts.best_mean)}.")
         else:
             print(f"Finished after {spent}: {test}.")
-        print(f"The run lies in {run.path}. Try next: manyhands eval {run.path}")
+        print(f"Saved to {run.path}. Try next:\n  {_next(run, executor.config)}")
         sys.stdout.flush()
+
+    def _why_not(self, best: float | None) -> str:
+        """What the best test was; one that passed its goal was not far enough above it, or not confirmed."""
+        assert self.solved_at is not None
+        goal = f"goal {self.solved_at:g}"
+        if best is None or best < self.solved_at:
+            return f"best test {number(best)}, {goal}"
+        return (
+            f"the best test, {number(best)}, is above the {goal}, but by less than run.margin asks for, or a "
+            "second test did not confirm it"
+        )
+
+
+def _next(run: Run, config: Config) -> str:
+    """What to type next; a callable environment of a script cannot be named on a command line."""
+    if "<" in config.env.id:
+        return f"manyhands.load({str(run.path)!r}, env=...) in Python, with the same callable"
+    return f"{program()} eval {run.path}"
 
 
 def _worker_table(statuses: Sequence[WorkerStatus], version: int) -> Table:
@@ -220,7 +240,7 @@ def counted(executor: "Executor", speed: float) -> list[tuple[str, str]]:
 
 
 def number(value: float | None) -> str:
-    return f"{value:.1f}" if value is not None else "-"
+    return figures(value) if value is not None else "-"
 
 
 def _share(seconds: float, whole: float) -> str:
