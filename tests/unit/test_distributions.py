@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from manyhands.algos.distributions import distribution
-from manyhands.algos.ppo import ppo_coefficient
 from manyhands.core.actions import ActionSpec
 
 SPECS = [
@@ -40,15 +39,3 @@ def test_the_policy_gradient_equals_autograds(spec: ActionSpec, entropy_weight: 
         assert found[1] is None
     else:
         torch.testing.assert_close(found[1], log_std.grad, rtol=1e-4, atol=1e-4)
-
-
-def test_the_ppo_coefficient_equals_autograds_gradient_of_the_clipped_loss() -> None:
-    torch.manual_seed(1)
-    logp = torch.randn(1000, requires_grad=True)
-    old, advantage, clip = logp.detach() + 0.3 * torch.randn(1000), torch.randn(1000), 0.2
-    ratio = (logp - old).exp()
-    loss = -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
-    loss.backward()
-    found = ppo_coefficient(old, advantage, clip, logp.detach())
-    torch.testing.assert_close(found, logp.grad)
-    assert 0.2 < (found == 0).float().mean() < 0.8, "both sides of the clip must be seen"

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from manyhands.algos.algorithm import LearnerSetup
 from manyhands.algos.dqn import Dqn, DqnConfig
-from manyhands.algos.q_learner import QLearner, epsilons, huber_gradient, outputs_grad
+from manyhands.algos.q_learner import QLearner, epsilons, outputs_grad
 from manyhands.algos.replay import row_counts
 from manyhands.config import algorithms
 from manyhands.core.actions import ActionSpec
@@ -79,8 +79,28 @@ def test_the_gradient_of_the_outputs_is_autograds(dueling: bool) -> None:
     action, goal, weight = torch.randint(0, 3, (20,)), torch.randn(20), torch.rand(20)
     q = spec.values(outputs).gather(1, action[:, None])[:, 0]
     (weight * functional.huber_loss(q, goal, reduction="none")).mean().backward()
-    by_hand = outputs_grad(spec, action, huber_gradient((q - goal).detach(), weight))
+    algorithm = Dqn(DqnConfig())
+    assert torch.allclose(
+        algorithm.loss(q, goal, weight), (weight * functional.huber_loss(q, goal, reduction="none")).mean()
+    )
+    gradient = algorithm.loss_grad(q.detach(), goal, weight)
+    assert gradient is not None
+    by_hand = outputs_grad(spec, action, gradient)
     assert torch.allclose(outputs.grad, by_hand, atol=1e-7)
+
+
+def test_a_loss_without_a_formula_is_differentiated_by_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = []
+    for formula in (True, False):
+        agent = make()
+        if not formula:
+            monkeypatch.setattr(Dqn, "loss_grad", lambda *_: None)
+        experience = Experience(agent.config)
+        for number in range(8):
+            agent.learn(experience[number])
+        vectors.append(agent.net.vector())
+        assert agent.updates > 0
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-4)
 
 
 @pytest.mark.parametrize("double", [False, True])

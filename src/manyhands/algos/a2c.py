@@ -4,10 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig, explained_variance, fixed, normalised
+from manyhands.algos.on_policy import (
+    Minibatch,
+    OnPolicy,
+    OnPolicyConfig,
+    explained_variance,
+    normalised,
+    weighted_grad,
+)
 from manyhands.core.trajectories import Trajectory
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from manyhands.algos.on_policy_learner import OnPolicyLearner
 
 
@@ -26,12 +35,14 @@ class A2cConfig(OnPolicyConfig):
 class A2c(OnPolicy):
     name, config = "a2c", A2cConfig
 
+    def policy_loss_grad(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
+        return weighted_grad(batch)
+
     def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
         config: A2cConfig = self.settings
         batch, advantage, target = learner.begin(trajectories)
         rows = learner.rows
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
-        coefficient = -weight / len(weight)  # the loss is -mean A log pi
-        losses = learner.update(rows(batch.obs), rows(batch.action), rows(target), fixed(coefficient))
+        losses = learner.update(Minibatch(rows(batch.obs), rows(batch.action), weight, rows(target)))
         learner.end(batch.obs)
         return {**losses.metrics(), "explained_variance": explained_variance(batch.value, target)}

@@ -6,17 +6,20 @@ episodes, or every action by its advantage. `clone_learner.py` learns. Results: 
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from manyhands.algos.algorithm import LearnerSetup
-from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig
+from manyhands.algos.on_policy import Minibatch, OnPolicy, OnPolicyConfig, weighted_grad
 from manyhands.algos.replay_memory import BESIDES
 from manyhands.core.checks import positive, require, unit
 from manyhands.core.networks import NetSpec
 from manyhands.core.roles import Learner
 from manyhands.core.trajectories import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,9 @@ class CloneConfig(OnPolicyConfig):
 
 class Clone(OnPolicy):
     name, config = "clone", CloneConfig
+
+    def policy_loss_grad(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
+        return weighted_grad(batch)
 
     def memory(self, layout: Layout, shards: int, spec: NetSpec) -> dict[str, int]:
         row = math.prod(layout.obs_shape) * np.dtype(layout.obs_dtype).itemsize

@@ -11,7 +11,7 @@ from torch import Tensor
 from manyhands.algos import sanitise
 from manyhands.algos.algorithm import LearnerSetup
 from manyhands.algos.clone import Clone, CloneConfig
-from manyhands.algos.on_policy import explained_variance, fixed, normalised
+from manyhands.algos.on_policy import Minibatch, explained_variance, normalised
 from manyhands.algos.on_policy_learner import OnPolicyLearner
 from manyhands.core.arrays import Array
 from manyhands.core.trajectories import Trajectory
@@ -76,7 +76,7 @@ class CloneLearner(OnPolicyLearner):
         config = self.config
         for epoch in range(config.epochs):
             for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
-                policy = self.update_policy(obs[part], action[part], fixed(-weight[part] / len(part)))
+                policy = self.update(Minibatch(obs[part], action[part], weight[part])).policy
         return {
             "cross_entropy": -policy.log_prob.mean().item(),
             "entropy": policy.entropy().mean().item(),

@@ -5,7 +5,7 @@ Results: benchmarks/.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from manyhands.core.roles import Learner
 from manyhands.core.spaces import Spaces
 from manyhands.core.trajectories import Layout
 from manyhands.nets.build import q_network
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COPIES_OF_DRAWS = 3
 """Of a batch that is drawn from a replay memory: observations, what follows them, and the network's own."""
@@ -145,6 +148,16 @@ class Dqn(Algorithm):
             "draws from it (algo.batch)": config.batch * drawn,
         }
 
+    def loss(self, value: "Tensor", td_target: "Tensor", weight: "Tensor") -> "Tensor":
+        """mean w H(Q - target), with Huber's H(e) = e^2 / 2 up to 1 and |e| - 1/2 beyond; each [N]."""
+        error = value - td_target
+        size = error.abs()
+        return (weight * (error.square() / 2).where(size < 1, size - 0.5)).mean()
+
+    def loss_grad(self, value: "Tensor", td_target: "Tensor", weight: "Tensor") -> "Tensor | None":
+        """Its gradient [N] for the values as a formula; None leaves it to autograd."""
+        return (value - td_target).clamp(-1, 1) * weight / len(value)
+
     def for_child(self, config: Config, cores: int) -> Config:
         """The network knows the number of lanes, so that stays; a child saves no memory."""
         algo = replace(config.algo, save_memory=False, threads=min(config.algo.threads, cores))
@@ -153,7 +166,7 @@ class Dqn(Algorithm):
     def learner(self, setup: LearnerSetup) -> Learner:
         from manyhands.algos.q_learner import QLearner
 
-        return QLearner(self.settings, setup)
+        return QLearner(self, setup)
 
 
 class Apex(Dqn):

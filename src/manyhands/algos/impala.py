@@ -7,13 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig, explained_variance, fixed, normalised
+from manyhands.algos.on_policy import (
+    Minibatch,
+    OnPolicy,
+    OnPolicyConfig,
+    explained_variance,
+    normalised,
+    weighted_grad,
+)
 from manyhands.algos.returns import vtrace
 from manyhands.core.arrays import Array
 from manyhands.core.checks import positive
 from manyhands.core.trajectories import Trajectory
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from manyhands.algos.on_policy_learner import Batch, Losses, OnPolicyLearner
 
 
@@ -39,6 +48,9 @@ class ImpalaConfig(OnPolicyConfig):
 class Impala(OnPolicy):
     name, config = "impala", ImpalaConfig
     columns = ("logp",)
+
+    def policy_loss_grad(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
+        return weighted_grad(batch)
 
     def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
         batch, _, _ = learner.begin(trajectories)
@@ -70,5 +82,4 @@ class Impala(OnPolicy):
             config.c_clip,
         )
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
-        coefficient = -weight / len(weight)  # the loss is -mean rho A log pi
-        return learner.update(obs, action, rows(target), fixed(coefficient)), value, target
+        return learner.update(Minibatch(obs, action, weight, rows(target))), value, target

@@ -10,7 +10,7 @@ from torch import Tensor
 from manyhands.algos import returns
 from manyhands.algos.algorithm import LearnerSetup
 from manyhands.algos.distributions import Distribution, distribution
-from manyhands.algos.on_policy import Coefficient, OnPolicy, OnPolicyConfig
+from manyhands.algos.on_policy import Minibatch, OnPolicy, OnPolicyConfig
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.seeding import LEARN, hash_seed
 from manyhands.core.trajectories import ReplayChunk, Trajectory
@@ -42,13 +42,13 @@ class Losses:
     """What one step saw."""
 
     policy: Distribution
-    error: Tensor  # [N, 1], of the values
+    error: Tensor | None = None  # [N, 1], of the values, where they learned as well
 
     def metrics(self) -> dict[str, float]:
-        return {
-            "value_loss": self.error.square().mean().item(),
-            "entropy": self.policy.entropy().mean().item(),
-        }
+        entropy = {"entropy": self.policy.entropy().mean().item()}
+        if self.error is None:
+            return entropy
+        return {"value_loss": self.error.square().mean().item(), **entropy}
 
 
 class OnPolicyLearner:
@@ -140,38 +140,51 @@ class OnPolicyLearner:
         scale = 1.0 / np.sqrt(square[0] / count + 1e-8)
         return np.clip(reward * np.float32(scale), -10.0, 10.0)
 
-    def update(self, obs: Tensor, action: Tensor, target: Tensor, coefficient: Coefficient) -> Losses:
-        """One step of the optimizer, for the policy and the value together.
+    def update(self, batch: Minibatch) -> Losses:
+        """One step of the optimizer along the gradient of the algorithm's loss.
 
-        The loss is sum_i coefficient_i log pi(a_i) - entropy mean H + value_weight mean (V - target)^2, where
-        an algorithm gives the coefficients, the gradient of its policy loss, for the log-probabilities.
+        The network takes the gradient for its outputs back to its parameters by itself; those come from the
+        algorithm's formula where it has one, else from autograd over the loss alone.
         """
-        outputs, value = self.net.forward(obs, "policy", "value")
+        heads = ("policy",) if batch.target is None else ("policy", "value")
+        outputs = self.net.forward(batch.obs, *heads)
         self.net.gradient.zero_()
-        policy, outputs_grad = self._policy_grad(outputs, action, coefficient)
-        error = value - target[:, None]
-        scale = 2 * self.common.value_weight / len(obs)
-        self._apply([outputs_grad, error * scale])
-        return Losses(policy, error)
+        losses, gradients = self._by_formula(batch, outputs) or self._by_autograd(batch, outputs)
+        self._apply(gradients)
+        return losses
 
-    def update_policy(self, obs: Tensor, action: Tensor, coefficient: Coefficient) -> Distribution:
-        """The policy's part of `update`."""
-        outputs = self.net.forward(obs, "policy")[0]
-        self.net.gradient.zero_()
-        policy, outputs_grad = self._policy_grad(outputs, action, coefficient)
-        self._apply([outputs_grad])
-        return policy
-
-    def _policy_grad(
-        self, outputs: Tensor, action: Tensor, coefficient: Coefficient
-    ) -> tuple[Distribution, Tensor]:
-        """The distribution, and the policy loss's gradient for the outputs; that for log_std is added."""
+    def _by_formula(self, batch: Minibatch, outputs: list[Tensor]) -> tuple[Losses, list[Tensor]] | None:
+        """The gradients for the outputs; that for log_std is added. None where there is no formula."""
         with torch.no_grad():
-            policy = distribution(self.action, outputs, self.net.views.get("log_std"), action)
-            outputs_grad, log_std_grad = policy.gradient(coefficient(policy.log_prob), self.common.entropy)
+            policy = distribution(self.action, outputs[0], self.net.views.get("log_std"), batch.action)
+            coefficient = self.algorithm.policy_loss_grad(policy.log_prob, batch)
+            if coefficient is None:
+                return None
+            outputs_grad, log_std_grad = policy.gradient(coefficient, self.common.entropy)
             if log_std_grad is not None and self.common.log_std_end is None:
                 self.net.gradient_of("log_std").add_(log_std_grad)
-        return policy, outputs_grad
+            if batch.target is None:
+                return Losses(policy), [outputs_grad]
+            error = outputs[1] - batch.target[:, None]
+            scale = 2 * self.common.value_weight / len(batch.obs)
+            return Losses(policy, error), [outputs_grad, error * scale]
+
+    def _by_autograd(self, batch: Minibatch, outputs: list[Tensor]) -> tuple[Losses, list[Tensor]]:
+        leaves = [output.detach().requires_grad_() for output in outputs]
+        log_std = self.net.views.get("log_std")
+        spread = None if log_std is None else log_std.detach().clone().requires_grad_()
+        policy = distribution(self.action, leaves[0], spread, batch.action)
+        value = None if batch.target is None else leaves[1][:, 0]
+        loss = self.algorithm.loss(policy, value, batch)
+        wanted = leaves if spread is None else [*leaves, spread]
+        found = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
+        if spread is not None and self.common.log_std_end is None:
+            self.net.gradient_of("log_std").add_(found[-1])
+        gradients = list(found[: len(leaves)])
+        with torch.no_grad():
+            seen = distribution(self.action, outputs[0], log_std, batch.action)
+            error = None if batch.target is None else outputs[1] - batch.target[:, None]
+        return Losses(seen, error), gradients
 
     def update_value(self, obs: Tensor, target: Tensor) -> Tensor:
         """The value's part of `update`; returns its errors [N]."""

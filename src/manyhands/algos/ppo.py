@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig, explained_variance, normalised
+from manyhands.algos.on_policy import Minibatch, OnPolicy, OnPolicyConfig, explained_variance, normalised
 from manyhands.core.checks import not_negative, positive
 from manyhands.core.trajectories import Trajectory
 
@@ -33,20 +32,25 @@ class PpoConfig(OnPolicyConfig):
         not_negative(self, "algo", "target_kl")
 
 
-def ppo_coefficient(old_logp: "Tensor", advantage: "Tensor", clip: float, logp: "Tensor") -> "Tensor":
-    """The gradient of -mean min(r A, clip(r, 1 - e, 1 + e) A) for log pi, with r = pi / pi_old.
-
-    It is -r A / N, and 0 where the probability has moved past the clip in the advantage's direction.
-    """
-    ratio = (logp - old_logp).exp_()
-    inside = (ratio < 1 + clip).where(advantage > 0, ratio > 1 - clip)
-    # Chosen, not multiplied by 0: a ratio that is infinite lies outside as well.
-    return ratio.mul_(advantage).where(inside, 0.0).mul_(-1 / len(ratio))
-
-
 class Ppo(OnPolicy):
     name, config = "ppo", PpoConfig
     columns = ("logp",)
+
+    def policy_loss(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
+        """-mean min(r A, clip(r, 1 - e, 1 + e) A), with r = pi / pi_old."""
+        assert batch.old_logp is not None
+        ratio = (logp - batch.old_logp).exp()
+        clipped = ratio.clamp(1 - self.settings.clip, 1 + self.settings.clip)
+        return -(ratio * batch.advantage).minimum(clipped * batch.advantage).mean()
+
+    def policy_loss_grad(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
+        """-r A / N, and 0 where the probability has moved past the clip in the advantage's direction."""
+        assert batch.old_logp is not None
+        clip, advantage = self.settings.clip, batch.advantage
+        ratio = (logp - batch.old_logp).exp_()
+        inside = (ratio < 1 + clip).where(advantage > 0, ratio > 1 - clip)
+        # Chosen, not multiplied by 0: a ratio that is infinite lies outside as well.
+        return ratio.mul_(advantage).where(inside, 0.0).mul_(-1 / len(ratio))
 
     def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
         config: PpoConfig = self.settings
@@ -64,10 +68,8 @@ class Ppo(OnPolicy):
             minibatches = zip(
                 *(learner.parts(column[order], config.minibatch) for column in columns), strict=True
             )
-            for obs, action, old, adv, target_value in minibatches:
-                losses = learner.update(
-                    obs, action, target_value, partial(ppo_coefficient, old, adv, config.clip)
-                )
+            for obs, action, old, adv, value in minibatches:
+                losses = learner.update(Minibatch(obs, action, adv, value, old))
             # Schulman's estimate of KL(old, new), always positive; on the last minibatch, because it is dear.
             log_ratio = losses.policy.log_prob - old
             kl = (log_ratio.expm1() - log_ratio).mean().item()

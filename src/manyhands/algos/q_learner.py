@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhands.algos import returns
 from manyhands.algos.algorithm import LearnerSetup
-from manyhands.algos.dqn import DqnConfig
+from manyhands.algos.dqn import Dqn, DqnConfig
 from manyhands.algos.replay import Drawn, Replay, row_counts
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array, Float32
@@ -25,11 +25,6 @@ from manyhands.nets.torch_net import TorchNet, torch_threads
 
 LARGE = 2**18
 """Numbers of a batch's pictures from which on a thread of their own pays."""
-
-
-def huber_gradient(error: Tensor, weight: Tensor) -> Tensor:
-    """Of mean w H(error), where H is error^2 / 2 up to 1 and |error| - 1/2 beyond."""
-    return error.clamp(-1, 1) * weight / len(error)
 
 
 def outputs_grad(action_spec: ActionSpec, action: Tensor, gradient: Tensor) -> Tensor:
@@ -52,7 +47,9 @@ def epsilons(config: DqnConfig, steps: int, lanes: int) -> Array:
 
 
 class QLearner:
-    def __init__(self, config: DqnConfig, setup: LearnerSetup) -> None:
+    def __init__(self, algorithm: Dqn, setup: LearnerSetup) -> None:
+        config: DqnConfig = algorithm.settings
+        self.algorithm = algorithm
         spec, layout, weights, shards = setup.spec, setup.layout, setup.weights, setup.shards
         self.config, self.spec, self.action = config, spec, layout.action
         self.seed, self.horizon = setup.seed, setup.horizon
@@ -191,13 +188,22 @@ class QLearner:
         with torch.no_grad():
             value = self.action.values(outputs).gather(1, action[:, None])[:, 0]
             error = value - td_target
-            gradient = huber_gradient(error, torch.from_numpy(drawn.weight))
+            gradient = self._loss_grad(value, td_target, torch.from_numpy(drawn.weight))
             head_grad = outputs_grad(self.action, action, gradient)
         self.net.gradient.zero_()
         self.net.backward([head_grad])
         self.optimizer.clip(self.config.max_grad_norm)
         self.optimizer.step(self.config.learning_rate)
         return error, value
+
+    def _loss_grad(self, value: Tensor, td_target: Tensor, weight: Tensor) -> Tensor:
+        """The gradient [N] of the algorithm's loss for the values, by its formula or by autograd."""
+        found = self.algorithm.loss_grad(value, td_target, weight)
+        if found is None:
+            with torch.enable_grad():
+                leaf = value.detach().requires_grad_()
+                (found,) = torch.autograd.grad(self.algorithm.loss(leaf, td_target, weight), leaf)
+        return found
 
     @torch.inference_mode()
     def _td_target(self, drawn: Drawn) -> Tensor:

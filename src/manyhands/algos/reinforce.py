@@ -8,11 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig, explained_variance, fixed, normalised
+from manyhands.algos.on_policy import (
+    Minibatch,
+    OnPolicy,
+    OnPolicyConfig,
+    explained_variance,
+    normalised,
+    weighted_grad,
+)
 from manyhands.core.checks import positive
 from manyhands.core.trajectories import Trajectory
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from manyhands.algos.on_policy_learner import OnPolicyLearner
 
 
@@ -38,6 +47,9 @@ class ReinforceConfig(OnPolicyConfig):
 class Reinforce(OnPolicy):
     name, config = "reinforce", ReinforceConfig
 
+    def policy_loss_grad(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
+        return weighted_grad(batch)
+
     def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
         config: ReinforceConfig = self.settings
         batch, advantage, target = learner.begin(trajectories)
@@ -46,8 +58,7 @@ class Reinforce(OnPolicy):
         weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
         if config.rank_advantage:
             weight = learner.ranked(weight)
-        coefficient = -weight / len(weight)  # the loss is -mean A log pi
-        policy = learner.update_policy(obs, rows(batch.action), fixed(coefficient))
+        policy = learner.update(Minibatch(obs, rows(batch.action), weight)).policy
         for epoch in range(config.baseline_epochs):
             for part in learner.parts(learner.shuffled(epoch, len(obs)), config.minibatch):
                 error = learner.update_value(obs[part], targets[part])

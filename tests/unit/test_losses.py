@@ -1,0 +1,94 @@
+"""Losses as in the papers, differentiated by autograd, against the formulas that learners use instead."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from samples import DISCRETE, GAUSSIAN, MULTI, small_spec
+
+from manyhands.algos.algorithm import LearnerSetup
+from manyhands.algos.on_policy import Minibatch, OnPolicy
+from manyhands.algos.on_policy_learner import OnPolicyLearner
+from manyhands.config import algorithms
+from manyhands.core.actions import ActionSpec
+from manyhands.core.horizon import Horizon
+from manyhands.core.trajectories import Layout
+from manyhands.core.weights import Weights
+
+ON_POLICY = [name for name in algorithms.BUILT_IN if issubclass(algorithms.find(name), OnPolicy)]
+ROWS = 200
+
+
+def learner(name: str, action: ActionSpec, formula: bool) -> OnPolicyLearner:
+    spec = small_spec(4, action)
+    weights = Weights(0, np.random.default_rng(3).normal(0, 0.5, spec.size).astype(np.float32), spec.schema)
+    setup = LearnerSetup(spec, Layout(8, 3, (4,), "<f4", action, ()), 2, weights, 3, Horizon(99))
+    kind = algorithms.find(name)
+    algorithm = kind(kind.config(entropy=0.03))
+    if not formula:
+        algorithm.policy_loss_grad = lambda logp, batch: None
+    made = algorithm.learner(setup)
+    assert isinstance(made, OnPolicyLearner)
+    made.optimizer.step = lambda rate: None  # type: ignore[method-assign]
+    return made
+
+
+def minibatch(made: OnPolicyLearner, action: ActionSpec, target: bool) -> Minibatch:
+    torch.manual_seed(5)
+    obs = torch.randn(ROWS, 4)
+    if action.kind == "gaussian":
+        taken = torch.randn(ROWS, action.sizes[0])
+    else:
+        taken = torch.stack([torch.randint(size, (ROWS,)) for size in action.sizes], -1)
+        taken = taken[:, 0] if len(action.sizes) == 1 else taken
+    old = made.log_prob(obs, taken).clone() + 0.3 * torch.randn(ROWS)
+    return Minibatch(obs, taken, torch.randn(ROWS), torch.randn(ROWS) if target else None, old)
+
+
+@pytest.mark.parametrize("target", [True, False], ids=["with values", "policy alone"])
+@pytest.mark.parametrize("action", [DISCRETE, MULTI, GAUSSIAN], ids=["discrete", "multi", "gaussian"])
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_a_formula_gives_the_gradient_of_the_loss(name: str, action: ActionSpec, target: bool) -> None:
+    gradients, seen = [], []
+    for formula in (True, False):
+        made = learner(name, action, formula)
+        seen.append(made.update(minibatch(made, action, target)).metrics())
+        gradients.append(made.net.gradient.clone())
+    assert gradients[0].abs().max() > 1e-4
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-5)
+    assert seen[0] == pytest.approx(seen[1])
+
+
+def test_the_clip_of_ppo_is_seen_from_both_sides() -> None:
+    made = learner("ppo", DISCRETE, True)
+    batch = minibatch(made, DISCRETE, True)
+    logp = made.log_prob(batch.obs, batch.action).clone()
+    found = made.algorithm.policy_loss_grad(logp, batch)
+    assert found is not None
+    for sign in (1, -1):
+        clipped = (found == 0) & (batch.advantage.sign() == sign)
+        assert 0 < clipped.sum() < (batch.advantage.sign() == sign).sum()
+
+
+def test_an_algorithm_without_a_formula_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own needs no more than a loss."""
+    kind = algorithms.find("a2c")
+
+    class Plain(kind):  # type: ignore[misc, valid-type]
+        name = "plain"
+
+        def policy_loss_grad(self, logp: Any, batch: Any) -> None:
+            return None
+
+        def loss(self, policy: Any, value: Any, batch: Minibatch) -> Any:
+            return -(batch.advantage * policy.log_prob).mean() + (value - batch.target).square().mean()
+
+    spec = small_spec(4, GAUSSIAN)
+    weights = Weights(0, spec.initial_vector(1), spec.schema)
+    setup = LearnerSetup(spec, Layout(8, 3, (4,), "<f4", GAUSSIAN, ()), 2, weights, 3, Horizon(99))
+    made: Any = Plain(kind.config()).learner(setup)
+    before = made.net.vector()
+    losses = made.update(minibatch(made, GAUSSIAN, True))
+    assert not np.array_equal(before, made.net.vector())
+    assert losses.metrics()["value_loss"] > 0
