@@ -120,7 +120,7 @@ def _where(error: BaseException) -> str:
     while True:
         for step in traceback.extract_tb(error.__traceback__):
             file = step.filename.replace("\\", "/")
-            if "/manyhands/" in file and "/bench/" not in file:
+            if "/manyhands/" in file:
                 found = f"{file.rpartition('/manyhands/')[2]}:{step.lineno} {step.name}"
         if error.__cause__ is None:
             return found

@@ -13,6 +13,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks import module_environment
 from manyhands.runs.plots import BLUE, ORANGE, new_figure, tidy
 from manyhands.runs.report import Report, Table, last_line
 
@@ -64,6 +65,7 @@ def run(target: str, seconds: float, seed: int) -> Outcome:
                 errors="replace",
                 timeout=seconds + START,
                 cwd=directory,
+                env=module_environment(),
                 check=False,
             )
         except subprocess.TimeoutExpired:
