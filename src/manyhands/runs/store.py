@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 import shutil
 import sys
 import time
@@ -190,7 +191,7 @@ def choose_path(name: str | None, directory: Path | None) -> Path | None:
 def create(path: Path | None, config: Config) -> Run:
     """Makes the directory. Without a path it counts up to a free name, even beside runs that start now."""
     if path is None:
-        stem = f"{config.env.id.replace('/', '-').replace(':', '-')}-{config.run.algo}"
+        stem = re.sub("[/:]", "-", f"{config.env.id}-{config.run.algo}")
         HOME.mkdir(exist_ok=True)
         for number in count(1):
             path = HOME / f"{stem}-{number}"
