@@ -101,13 +101,13 @@ class Cutter:
     def _accept(self) -> None:
         while True:
             try:
-                did_you_mean, _ = self.listener.accept()
+                near, _ = self.listener.accept()
             except OSError:
                 return
             far = socket.create_connection((self.there.hostname, self.there.port))
-            self.sockets += [did_you_mean, far]
-            threading.Thread(target=self._carry, args=(did_you_mean, far, True), daemon=True).start()
-            threading.Thread(target=self._carry, args=(far, did_you_mean, False), daemon=True).start()
+            self.sockets += [near, far]
+            threading.Thread(target=self._carry, args=(near, far, True), daemon=True).start()
+            threading.Thread(target=self._carry, args=(far, near, False), daemon=True).start()
 
     def _carry(self, source: socket.socket, target: socket.socket, up: bool) -> None:
         try:

@@ -144,7 +144,6 @@ def test_overrides_and_a_config_file_reach_the_run(tmp_path: Path) -> None:
         (["train", "small_envs:Chain2"], ["Chain2"]),
         (["eval", "nothing"], ["there is no run 'nothing'"]),
         (["eval", "nothing", "--episodes", "0"], ["--episodes"]),
-        (["bench", "sped"], ["sped", "did you mean speed"]),
         (["teach"], ["teach"]),
     ],
 )

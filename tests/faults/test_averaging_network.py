@@ -617,11 +617,11 @@ def test_a_second_ctrl_c_stops_a_parent_and_does_not_fail_it(pause: float, netwo
 def test_a_lost_child_hears_that_it_is_over(network: Network) -> None:
     begin(network, exchanges=30)
     between = SlowWire(int(network.address.rpartition(":")[2]), 0.0)
-    did_you_mean, network.address = network.address, between.address
+    near, network.address = network.address, between.address
     network.start_child("far", "--cores", 1, "--quiet")
     wait_for(lambda: "far joined" in network.said("parent"))
     between.cut()
-    network.address = did_you_mean
+    network.address = near
     network.start_child("near", "--cores", 1, "--quiet")
     network.wait(60)
     assert [network.children[name].wait(30) for name in ("near", "far")] == [0, 0]

@@ -228,8 +228,8 @@ import threading, time
 from pathlib import Path
 from ray.cluster_utils import Cluster
 from manyhands.runs.view import View
-from manyhands.settings import resolve
-from manyhands.training import train
+from manyhands.config.resolve import resolve
+from manyhands.runs.training import train
 
 cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0}})
 nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]

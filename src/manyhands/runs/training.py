@@ -38,8 +38,8 @@ EXECUTOR_GRACE = 10.0
 """Seconds that another executor has to leave."""
 JOINER = """
 import sys
-from manyhands.cli import main
-from manyhands.roles.worker import die_with_parent
+from manyhands.cli.main import main
+from manyhands.system.processes import die_with_parent
 die_with_parent(int(sys.argv.pop(1)))
 main()
 """
