@@ -11,7 +11,7 @@ from manyhands.cli.averaging_options import add_child, add_parent
 from manyhands.cli.options import Parser, add_allow_env, add_debug, add_quiet, add_run, parse_int
 from manyhands.core.errors import ManyhandsError, UsageError
 from manyhands.core.texts import one_line
-from manyhands.system.exits import run_and_end
+from manyhands.system.exits import INTERRUPTED, run_and_end
 
 LONGEST_ERROR = 2000
 """Characters."""
@@ -220,7 +220,7 @@ def _run(given: list[str]) -> None:
         where = f": {error.filename}" if error.filename else ""
         _leave(f"{error.strerror or error}{where}", 1)
     except KeyboardInterrupt:
-        _leave("interrupted", 130)
+        _leave("interrupted", INTERRUPTED)
 
 
 def _nobody_reads() -> bool:

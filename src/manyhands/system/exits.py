@@ -1,6 +1,7 @@
 """Ending a process in time, whatever an environment has left running in it."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -10,6 +11,8 @@ from typing import NoReturn
 
 from manyhands.core.texts import one_line
 
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C has ended."""
 GRACE = 3.0
 """Seconds that threads, and what is registered to be done at the end, have."""
 
@@ -22,9 +25,18 @@ def run_and_end(run: Callable[[], None], grace: float = GRACE) -> NoReturn:
         code = 0
     except SystemExit as left:
         code = left.code
+    except KeyboardInterrupt:  # one more, while the first was being told of
+        code = INTERRUPTED
     finally:
+        _ignore_ctrl_c()
         end_within(code if isinstance(code, int) else int(code is not None), grace)
     sys.exit(code)
+
+
+def _ignore_ctrl_c() -> None:
+    """All is saved, and the process ends by itself in time; one more Ctrl-C would only end it noisily."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def end_within(code: int, grace: float = GRACE) -> None:
