@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from manyhands import __version__
 from manyhands.cli.averaging_options import add_child, add_parent
 from manyhands.cli.options import Parser, add_allow_env, add_debug, add_quiet, add_run, parse_int
+from manyhands.config.algorithms import BUILT_IN
 from manyhands.core.errors import ManyhandsError, UsageError
 from manyhands.core.texts import one_line
 from manyhands.system.exits import INTERRUPTED, run_and_end
@@ -73,7 +74,7 @@ def _add_train(commands: Any) -> None:
     )
     train.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
     train.add_argument(
-        "--algo", help="ppo, a2c, reinforce, impala, clone, dqn, apex, a3c or adqn (default: the recipe's)"
+        "--algo", help=f"{', '.join(BUILT_IN)}, or module:Class of your own (default: the recipe's)"
     )
     train.add_argument(
         "--workers", type=int, help="worker processes; 0 = inside this process (default: cores)"
