@@ -89,7 +89,7 @@ def test_runs_and_show_tell_about_the_run(trained: Path) -> None:
 def test_plain_lines_and_the_closing_words_without_a_terminal(tmp_path: Path) -> None:
     result = call("train", "CartPole-v1", "--steps", "4096", "--until", "steps", cwd=tmp_path)
     assert "steps/s" in result.stdout
-    assert "The run lies in runs/CartPole-v1-ppo-1" in result.stdout
+    assert "Saved to runs/CartPole-v1-ppo-1" in result.stdout
     assert "manyhands eval" in result.stdout
 
 

@@ -155,12 +155,12 @@ def test_a_worker_that_grows_too_large_is_replaced_and_changes_no_bit(tmp_path: 
             config(
                 "small_envs:Leaky",
                 env={"kwargs": {"leak": leak}},
-                run={"worker_memory": 150, "steps": 16_384, "checkpoint_every": 1e6, "mode": "pipelined"},
+                run={"worker_memory": 150, "steps": 65_536, "checkpoint_every": 1e6, "mode": "pipelined"},
             ),
             directory=tmp_path / str(leak),
             view=view,
         )
-        for leak in (100_000, 0)
+        for leak in (25_000, 0)
     ]
     assert "more than run.worker_memory" in view.lines[0]
     assert runs[0].status()["faults"] == 0

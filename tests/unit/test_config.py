@@ -82,7 +82,6 @@ def test_a_section_that_holds_no_settings_is_refused(name: str, section: Any) ->
         ("algo", "anneal", "yes", "true or false"),
         ("env", "id", 3, "text"),
         ("env", "kwargs", [1], "a mapping"),
-        ("net", "hidden", 64, "a list"),
         ("net", "hidden", "64", "a list"),
         ("net", "hidden", [64, "x"], "a whole number"),
         ("net", "hidden", [64, 1.5], "a whole number"),

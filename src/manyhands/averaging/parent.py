@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
 from statistics import median_low
+from typing import Any
 
 import numpy as np
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -115,6 +116,7 @@ class Parent:
         return Weights(self.version, self.vector.copy(), self.spec.schema)
 
     async def run(self, host: str, port: int, tls: ssl.SSLContext | None, ready: Callable[[], None]) -> None:
+        asyncio.get_running_loop().set_exception_handler(_quiet_about_ctrl_c)
         try:
             server = await serve(
                 self._meet,
@@ -364,3 +366,9 @@ class Parent:
         why = one_line(why)[:LONGEST]  # which may repeat what it said itself
         self.said(f"{name} was disconnected: {why}")
         await refuse(connection, why, again)
+
+
+def _quiet_about_ctrl_c(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A task that a second Ctrl-C has interrupted is nobody's fault; all else is told as usual."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)

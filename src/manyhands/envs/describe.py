@@ -12,6 +12,8 @@ from manyhands.core.spaces import ObsSpec, Spaces
 from manyhands.envs import atari
 from manyhands.envs.make import Env
 
+LARGEST_ROW = 4096
+"""Numbers of an observation with more dimensions than an image, up to which it is taken for a row."""
 SMALLEST_IMAGE = 3
 """Sides of a three-dimensional observation from which on it counts as an image."""
 
@@ -32,7 +34,7 @@ def _obs_spec(space: spaces.Space[Any]) -> ObsSpec:
         if min(sides) >= SMALLEST_IMAGE:
             dtype = "|u1" if space.dtype == np.uint8 else "<f4"
             return ObsSpec(space.shape, dtype, "chw" if channels_first else "hwc")
-    if isinstance(space, spaces.Box) and len(space.shape) > 3:
+    if isinstance(space, spaces.Box) and len(space.shape) > 3 and np.prod(space.shape) > LARGEST_ROW:
         raise UsageError(
             f"observations of shape {space.shape} are not supported: an image has three dimensions; put "
             "stacked images into the channels (gymnasium.wrappers.ReshapeObservation), or flatten them "
