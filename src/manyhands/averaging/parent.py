@@ -102,12 +102,23 @@ class Parent:
         self.gone = dict.fromkeys(self.children, time.monotonic())  # since when, of those not connected
         self.strangers = 0
         self.stopping = False
+        self.serving: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
         self.address = ""
 
     @property
     def over(self) -> bool:
         return self.version >= self.averaging.exchanges
+
+    def interrupt(self) -> None:
+        """End at once; may be called from a signal handler.
+
+        Where it serves, its task is cancelled: an interrupt within asyncio's own code can leave that
+        waiting for ever.
+        """
+        if self.serving is None or self.serving.done():
+            raise KeyboardInterrupt
+        self.serving.get_loop().call_soon_threadsafe(self.serving.cancel)
 
     def stop(self) -> None:
         self.stopping = True
@@ -117,6 +128,7 @@ class Parent:
 
     async def run(self, host: str, port: int, tls: ssl.SSLContext | None, ready: Callable[[], None]) -> None:
         asyncio.get_running_loop().set_exception_handler(_quiet_about_ctrl_c)
+        self.serving = asyncio.current_task()
         try:
             server = await serve(
                 self._meet,

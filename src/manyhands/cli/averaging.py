@@ -84,14 +84,14 @@ def parent(options: argparse.Namespace) -> None:
             keeper.listening(served.address, door.needed())
 
         try:
-            with stop_signals(served.stop), keeper:
+            with stop_signals(served.stop, served.interrupt), keeper:
                 status = "failed"
                 try:
                     asyncio.run(served.run(*door.address, tls, ready))
                     status = "finished" if served.over else "stopped"
-                except KeyboardInterrupt:
+                except (KeyboardInterrupt, asyncio.CancelledError):
                     status = "stopped"
-                    raise
+                    raise KeyboardInterrupt from None
                 finally:
                     if served.address:
                         with uninterrupted():

@@ -12,14 +12,19 @@ HANGUP: tuple[int, ...] = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()
 
 
 @contextmanager
-def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """All of them call `stop`; a second Ctrl-C interrupts at once."""
+def stop_signals(stop: Callable[[], None], again: Callable[[], None] | None = None) -> Iterator[None]:
+    """All of them call `stop`; a second Ctrl-C calls `again`, or interrupts at once, as a third one does."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop()
         if number in HANGUP:
             _say_no_more()
+        signal.signal(signal.SIGINT, signal.default_int_handler if again is None else handle_again)
+
+    def handle_again(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        assert again is not None
+        again()
 
     with _handled(handle, signal.SIGINT, signal.SIGTERM, *HANGUP):
         yield
