@@ -306,7 +306,7 @@ def test_a_core_takes_a_fresh_copy_every_second_time() -> None:
     [
         ({"algo": {"memory": 10**12}}, "would share .* GB, and .* are free; make algo.memory"),
         ({"algo": {"memory": 2000}}, "algo.memory is 2000; .* at least 2256"),
-        ({"net": {"normalise": True}}, "knows neither net.normalise"),
+        ({"net": {"normalise": True}}, "does not support net.normalise"),
     ],
 )
 def test_a_shared_memory_that_cannot_be_is_refused(layer: dict[str, Any], said: str) -> None:

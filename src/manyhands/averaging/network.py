@@ -27,7 +27,7 @@ class Network:
     """Ends all that it started when it is left."""
 
     def __init__(self, path: Path) -> None:
-        """The parent's run lies in `path`, and what the others say in files beside it."""
+        """The parent's run is saved to `path`, and what the others say to files beside it."""
         self.path = path
         self.parent: subprocess.Popen[bytes] | None = None
         self.children: dict[str, subprocess.Popen[bytes]] = {}

@@ -52,7 +52,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
-    """The tuned settings for an environment, or none. Without `algo`, its favourite algorithm's.
+    """The tuned settings for an environment, or none. Without `algo`, its default algorithm's.
 
     The environment's name stands before the version, so that `CartPole-v1` uses `CartPole.yaml`.
     """

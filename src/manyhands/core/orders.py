@@ -200,7 +200,7 @@ class EvalResult:
 
 @dataclass(frozen=True)
 class _EvalResultPlain:
-    """A verdict as it travels."""
+    """A test's result as it travels."""
 
     part: int
     returns: tuple[float, ...]

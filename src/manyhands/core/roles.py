@@ -10,7 +10,7 @@ The loop that they add up to, in `roles/executor.py` and `roles/worker.py`:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.lanes import ShardState
@@ -69,12 +69,3 @@ class Learner(Protocol):
 
     def restore_replay(self, chunks: Iterable[ReplayChunk]) -> None:
         """All of that again, after `load_state`."""
-
-
-class Algorithm(Protocol):
-    """What settings know of an algorithm; all of it is in `algos/algorithm.py`."""
-
-    name: str
-    config: type[Any]
-    general: Mapping[str, Any]
-    uses_cores: bool

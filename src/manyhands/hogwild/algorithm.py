@@ -100,9 +100,11 @@ class Hogwild(Algorithm):
 
     def check(self, config: Config, spaces: Spaces) -> None:
         if spaces.obs.image:
-            raise UsageError(f"{self.name} learns with dense networks, and {config.env.id} shows pictures")
+            raise UsageError(
+                f"{self.name} learns with dense networks, and {config.env.id} has image observations"
+            )
         if config.net.normalise or config.net.state_std:
-            raise UsageError(f"{self.name} knows neither net.normalise nor net.state_std; leave them out")
+            raise UsageError(f"{self.name} does not support net.normalise and net.state_std; leave them out")
 
     def collecting(self, collect: CollectConfig, workers: int) -> CollectConfig:
         """Each core is a shard of one lane."""
