@@ -616,7 +616,7 @@ class JoinedSide:
         channel.arrivals.put(first)
         if first[0] == "settings":
             with suppress(UsageError, WireError):
-                channel.config()
+                channel.config([])
 
 
 class Talk:

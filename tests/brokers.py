@@ -18,6 +18,8 @@ from manyhands.roles.broker import Broker
 
 TESTS = Path(__file__).parent
 GRACE = 10.0
+ALLOWED = ("small_envs:*", "own_algos:Sarsa")
+"""Code that the workers of tests let others name."""
 
 
 @cache
@@ -43,10 +45,10 @@ def hears_hangups() -> None:
 class Workers:
     """A worker daemon, `manyhands worker`, as a process of its own."""
 
-    def __init__(self, url: str, procs: int = 1, patterns: tuple[str, ...] = ("small_envs:*",)) -> None:
+    def __init__(self, url: str, procs: int = 1, patterns: tuple[str, ...] = ALLOWED) -> None:
         command = [sys.executable, "-m", "manyhands", "worker", "--procs", str(procs)]
         for pattern in patterns:
-            command += ["--allow-env", pattern]
+            command += ["--allow", pattern]
         environment = {**os.environ, "PYTHONPATH": str(TESTS), "MANYHANDS_CHANNEL": url}
         self.process = subprocess.Popen(command, env=environment, process_group=0, preexec_fn=hears_hangups)
 

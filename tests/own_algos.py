@@ -1,10 +1,11 @@
-"""An algorithm that is not part of the package: a user's own file, with settings and a loss."""
+"""Algorithms that are not part of the package: a user's own file, with settings and losses."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from manyhands.algos.on_policy import Minibatch
+from manyhands.algos import Minibatch, OnPolicy, OnPolicyConfig
 from manyhands.algos.ppo import Ppo, PpoConfig
+from manyhands.core import Discrete
 
 
 @dataclass(frozen=True)
@@ -18,15 +19,70 @@ class SpoConfig(PpoConfig):
 class Spo(Ppo):
     """PPO with a quadratic penalty in place of the clip."""
 
-    name, config = "spo", SpoConfig
+    config = SpoConfig
 
     def policy_loss(self, logp: Any, batch: Minibatch) -> Any:
-        ratio = (logp - batch.old_logp).exp()
+        ratio = (logp - batch.columns["logp"]).exp()
         gained, moved = ratio * batch.advantage, (ratio - 1).square() * batch.advantage.abs()
         return (moved / (2 * self.settings.penalty) - gained).mean()
 
     def policy_loss_grad(self, logp: Any, batch: Minibatch) -> None:
         return None  # by autograd
+
+
+@dataclass(frozen=True)
+class SarsaConfig(OnPolicyConfig):
+    """Expected SARSA with lambda-returns (van Seijen et al. 2009)."""
+
+    learning_rate: float = 1e-3
+    epsilon: float = 0.05
+    """Share of random actions while learning."""
+
+
+class Sarsa(OnPolicy):
+    """Learns what actions are worth from what its own policy has just played."""
+
+    config = SarsaConfig
+    actions = Discrete
+    heads = {"values": lambda space: space.n}  # noqa: RUF012
+    columns = ("worth",)
+
+    def act(self, outputs: Any, noise: Any) -> Any:
+        return self.epsilon_greedy(outputs["values"], noise)
+
+    def note(self, outputs: Any, action: Any) -> Any:
+        return {"worth": outputs["values"].max(-1)}
+
+    def value(self, outputs: Any) -> Any:
+        return self.epsilon_greedy_value(outputs["values"])
+
+    def loss(self, outputs: Any, batch: Minibatch) -> Any:
+        import torch
+
+        chosen = outputs["values"].gather(1, batch.action[:, None])[:, 0]
+        loss = torch.nn.functional.smooth_l1_loss(chosen, batch.target)
+        return loss, {"q": chosen.mean(), "worth": batch.columns["worth"].mean()}
+
+
+class NoActing(OnPolicy):
+    """Heads that nothing makes actions of."""
+
+    config = OnPolicyConfig
+    heads = {"values": lambda space: space.n}  # noqa: RUF012
+
+
+class BadActing(Sarsa):
+    """Actions of a wrong shape."""
+
+    def act(self, outputs: Any, noise: Any) -> Any:
+        return outputs["values"]
+
+
+class FailingActing(Sarsa):
+    """Raises."""
+
+    def act(self, outputs: Any, noise: Any) -> Any:
+        return outputs["worth"]
 
 
 class NoAlgorithm:

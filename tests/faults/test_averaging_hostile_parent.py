@@ -139,7 +139,7 @@ def test_an_environment_with_absurd_arguments_takes_no_more_than_allowed(
     monkeypatch.syspath_prepend(str(tmp_path))
     config = settings()
     config["env"] = {"id": "wasteful_env:huge", "kwargs": {"gigabytes": 2}}
-    words = ("--allow-env", "wasteful_env:huge", "--max-memory", "300")
+    words = ("--allow", "wasteful_env:huge", "--max-memory", "300")
     line = refusal(welcome(config), capsys, *words)
     assert "MemoryError" in line or "--max-memory" in line
 

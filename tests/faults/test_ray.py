@@ -18,7 +18,6 @@ from clusters import cluster
 from manyhands.channels import ray as ray_channel
 from manyhands.channels.ray import RayChannel, connect
 from manyhands.cli import main as cli
-from manyhands.config import algorithms
 from manyhands.config.resolve import merge
 from manyhands.config.settings import Config
 from manyhands.core.errors import EnvError, RunError
@@ -100,17 +99,6 @@ class Watcher(View):
             self.kill = False
             handle = executor.channel.actors[0].handle
             os.kill(ray.get(handle.process.remote()), signal.SIGKILL)
-
-
-@pytest.mark.parametrize(
-    ("algo", "mode"), [*((algo, "sync") for algo in algorithms.anywhere()), ("ppo", "pipelined")]
-)
-def test_every_algorithm_learns_the_same_bits(tmp_path: Path, algo: str, mode: str) -> None:
-    cluster()
-    settings = {"algo": algo, "mode": mode, "test_every": 2048, "test_episodes": 4}
-    here = train(config("CartPole-v1", **settings, workers=0), directory=tmp_path / "inline")
-    there = train(config("CartPole-v1", **settings), directory=tmp_path / "ray", channel="ray")
-    assert digest(there) == digest(here)
 
 
 def test_an_actor_that_is_killed_comes_back_and_changes_no_bit(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Names from elsewhere: what `--allow-env` lets in, and thirty ways round it that it does not."""
+"""Names from elsewhere: what `--allow` lets in, and thirty ways round it that it does not."""
 
 from pathlib import Path
 from typing import Any

@@ -159,7 +159,7 @@ def test_a_missing_extra_is_named(
 
 def test_dqn_refuses_actions_that_are_no_choice() -> None:
     with pytest.raises(
-        UsageError, match=r"dqn needs one choice .* which Pendulum-v1 does not have; try --algo ppo"
+        UsageError, match=r"dqn needs one choice .* and Pendulum-v1 has Box\(1\); try --algo ppo"
     ):
         plan(resolve("Pendulum-v1", "dqn"))
 

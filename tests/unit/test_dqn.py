@@ -38,11 +38,12 @@ def layout_of(config: DqnConfig) -> Layout:
 def make(name: str = "dqn", **settings: Any) -> QLearner:
     kind = algorithms.find(name)
     config = kind.config(**{"batch": 16, "warmup": 64, "memory": 300, "target_every": 40, **settings})
-    heads = (Head("policy", action_of(config).outputs), Head("epsilon", SHARDS * LANES, gain=1.0, free=True))
+    heads = (Head("policy", action_of(config).outputs),)
     spec = NetSpec((4,), heads, (Dense(5, "relu"),), normalise=True)
-    weights = Weights(0, spec.initial_vector(1), spec.schema)
+    algorithm = kind(config)
+    weights = Weights(0, spec.initial_vector(1), spec.schema, algorithm.beside(SHARDS * LANES))
     setup = LearnerSetup(spec, layout_of(config), SHARDS, weights, seed=3, horizon=Horizon(2000))
-    made = kind(config).learner(setup)
+    made = algorithm.learner(setup)
     assert isinstance(made, QLearner)
     return made
 

@@ -43,7 +43,8 @@ def minibatch(made: OnPolicyLearner, action: ActionSpec, target: bool) -> Miniba
         taken = torch.stack([torch.randint(size, (ROWS,)) for size in action.sizes], -1)
         taken = taken[:, 0] if len(action.sizes) == 1 else taken
     old = made.log_prob(obs, taken).clone() + 0.3 * torch.randn(ROWS)
-    return Minibatch(obs, taken, torch.randn(ROWS), torch.randn(ROWS) if target else None, old)
+    targets = torch.randn(ROWS) if target else None
+    return Minibatch(obs, taken, torch.randn(ROWS), targets, {"logp": old}, action)
 
 
 @pytest.mark.parametrize("target", [True, False], ids=["with values", "policy alone"])
@@ -76,12 +77,11 @@ def test_an_algorithm_without_a_formula_learns(monkeypatch: pytest.MonkeyPatch) 
     kind = algorithms.find("a2c")
 
     class Plain(kind):  # type: ignore[misc, valid-type]
-        name = "plain"
-
         def policy_loss_grad(self, logp: Any, batch: Any) -> None:
             return None
 
-        def loss(self, policy: Any, value: Any, batch: Minibatch) -> Any:
+        def loss(self, outputs: Any, batch: Minibatch) -> Any:
+            policy, value = batch.distribution(outputs), outputs["value"][:, 0]
             return -(batch.advantage * policy.log_prob).mean() + (value - batch.target).square().mean()
 
     spec = small_spec(4, GAUSSIAN)

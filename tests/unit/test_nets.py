@@ -433,3 +433,70 @@ def test_adam_with_long_and_short_gradients_is_torchs(size: int) -> None:
         ours.clip(1.0)
         ours.step(1e-3)
         torch.testing.assert_close(vector, copy.detach(), atol=1e-6, rtol=1e-5)
+
+
+INPUTS = {
+    "dense": NetSpec((5,), (Head("policy", 3, (Dense(7),)), Head("value", 1, (Dense(7),)))),
+    "shared": NetSpec((5,), (Head("policy", 3), Head("value", 1)), (Dense(6, "tanh"), Dense(4, "tanh"))),
+    "normalised": NetSpec((2, 3), (Head("policy", 3, (Dense(7),)), Head("value", 1)), normalise=True),
+    "image": NetSpec((2, 8, 9), (Head("policy", 3), Head("value", 1)), (Conv(3, 3, 2, "tanh"),), image="chw"),
+    "channels last": NetSpec(
+        (8, 9, 2), (Head("policy", 3), Head("value", 1)), (Conv(3, 3, 2, "tanh"), Dense(4)), image="hwc"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_the_gradient_of_the_observations_is_the_slope_of_the_outputs(name: str) -> None:
+    spec = INPUTS[name]
+    net = TorchNet(spec, random_vector(spec, 3))
+    generator = torch.Generator().manual_seed(4)
+    obs = torch.randn(6, *spec.input_shape, generator=generator)
+    weights = [torch.randn(6, size, generator=generator) for size in (3, 1)]
+
+    def total(seen: torch.Tensor) -> float:
+        outputs = net.forward(seen, "policy", "value")
+        return sum(float((w.double() * o.double()).sum()) for w, o in zip(weights, outputs, strict=True))
+
+    net.forward(obs, "policy", "value")
+    gradient = net.backward(weights, wanted=True)
+    assert gradient is not None
+    assert gradient.shape == obs.shape
+    for _ in range(5):
+        way = torch.randn(obs.shape, generator=generator)
+        slope = (total(obs + 1e-3 * way) - total(obs - 1e-3 * way)) / 2e-3
+        assert float((gradient.double() * way).sum()) == pytest.approx(slope, rel=2e-2, abs=2e-2)
+
+
+def test_pixels_and_inputs_that_are_cut_have_their_own_slopes() -> None:
+    spec = INPUTS["channels last"]
+    net = TorchNet(spec, random_vector(spec, 3))
+    pixels = torch.randint(0, 256, (2, *spec.input_shape), dtype=torch.uint8)
+    gradients = []
+    for obs in (pixels, pixels.float() / 255):
+        net.forward(obs, "policy")
+        gradients.append(net.backward([torch.ones(2, 3)], wanted=True))
+    torch.testing.assert_close(gradients[0], gradients[1] / 255)
+    spec = INPUTS["normalised"]
+    net = TorchNet(spec, random_vector(spec, 3))
+    obs = torch.zeros(1, *spec.input_shape)
+    obs[0, 1, 2] = 1e6  # far beyond where inputs are cut
+    net.forward(obs, "policy")
+    gradient = net.backward([torch.ones(1, 3)], wanted=True)
+    assert gradient[0, 1, 2] == 0
+    assert gradient[0, 0, 0] != 0
+
+
+def test_adam_without_torchs_kernel_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+    for fused in (True, False):
+        monkeypatch.setattr("manyhands.nets.adam.FUSED", fused)
+        generator = torch.Generator().manual_seed(1)
+        vector, gradient = torch.randn(50, generator=generator), torch.zeros(50)
+        optimizer = Adam(vector, gradient)
+        for norm in (0.1, 1e6) * 10:
+            gradient.copy_(torch.randn(50, generator=generator))
+            optimizer.clip(norm)
+            optimizer.step(1e-2)
+        ended.append(vector)
+    torch.testing.assert_close(ended[0], ended[1], rtol=1e-5, atol=1e-6)

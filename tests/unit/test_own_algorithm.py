@@ -1,6 +1,10 @@
 """A user's own algorithm, given as module:Class."""
 
 import hashlib
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,8 +12,10 @@ import pytest
 import manyhands
 from manyhands.config.resolve import resolve
 from manyhands.config.settings import Config
-from manyhands.core.errors import UsageError
+from manyhands.core.errors import ManyhandsError, UsageError
+from manyhands.runs.agent import judge
 from manyhands.runs.store import LAST, Run
+from manyhands.runs.video import record
 
 OWN = "own_algos:Spo"
 
@@ -56,6 +62,56 @@ def test_what_is_no_algorithm_is_refused_by_name(name: str, said: str) -> None:
         resolve("CartPole-v1", name)
 
 
-def test_others_cannot_name_one() -> None:
-    with pytest.raises(UsageError, match="none of manyhands' own"):
-        Config.from_plain({"run": {"algo": "os:system"}}, foreign=True)
+def test_others_name_only_what_is_allowed_here() -> None:
+    for allowed in ([], ["own_algos:Spo"], ["os:*"]):
+        with pytest.raises(UsageError, match="os:system is not allowed here; start this with --allow"):
+            Config.from_plain({"run": {"algo": "os:system"}}, allowed)
+    config = Config.from_plain({"run": {"algo": OWN}}, [OWN])
+    assert config.algorithm.settings.penalty == 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "said"),
+    [
+        (
+            "Sarsa",
+            "Pendulum-v1",
+            r"needs one .*\(Discrete\), and Pendulum-v1 has Box\(1\); try --algo ppo",
+        ),
+        ("NoActing", "CartPole-v1", r"has heads of its own \(values\), so it must define act"),
+        ("BadActing", "CartPole-v1", r"act returned float32 of shape \(8, 2\); it must return one action"),
+        ("FailingActing", "CartPole-v1", r"own_algos:FailingActing.act failed: KeyError: 'worth'"),
+    ],
+)
+def test_what_is_wrong_with_one_is_said_in_a_line(tmp_path: Path, name: str, env: str, said: str) -> None:
+    with pytest.raises(ManyhandsError, match=said):
+        manyhands.train(env, f"own_algos:{name}", workers=0, steps=2048, directory=tmp_path / "run")
+
+
+def test_nobody_plays_at_random_beside_one_that_acts(tmp_path: Path) -> None:
+    given = {"collect": {"random": 0.5}}
+    with pytest.raises(UsageError, match=r"collect.random stays 0: own_algos:Sarsa chooses its actions"):
+        manyhands.train("CartPole-v1", "own_algos:Sarsa", settings=given, directory=tmp_path / "run")
+
+
+def test_one_that_acts_learns_is_killed_and_resumed_exactly_judged_and_filmed(tmp_path: Path) -> None:
+    words = ["CartPole-v1", "--algo", "own_algos:Sarsa", "--workers", "2", "--seed", "3", "--quiet"]
+    words += ["--steps", "40960", "--until", "steps", "--set", "run.checkpoint_every=0"]
+    words += ["--set", "run.test_every=1000000000"]
+    command = [sys.executable, "-m", "manyhands", "train"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    whole, cut = Run(tmp_path / "whole"), Run(tmp_path / "cut")
+    subprocess.run([*command, *words, "--dir", str(whole.path)], env=environment, check=True)
+    process = subprocess.Popen([*command, *words, "--dir", str(cut.path)], env=environment)
+    while cut.status().get("version", 0) < 5:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert cut.status()["version"] < 20
+    resumed = manyhands.train("CartPole-v1", resume=cut.path)
+    assert digest(resumed) == digest(whole)
+    result, goal = judge(resumed, episodes=20)
+    assert goal == 475
+    assert result.mean > 60  # an agent that does not learn gets 9
+    assert record(resumed, tmp_path / "film.gif", 1)[0] > 0

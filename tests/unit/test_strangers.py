@@ -151,7 +151,7 @@ def test_no_attempt_gets_past_a_child(
 ) -> None:
     config = replace(Config.from_plain(SMALL), env=EnvConfig(env_id, placed(kwargs, tmp_path / "mark")))
     link = SimpleNamespace(name="child", url="ws://parent:8765")
-    options = SimpleNamespace(allow_env=patterns, cores=1, quiet=True)
+    options = SimpleNamespace(allow=patterns, cores=1, quiet=True)
     with pytest.raises(UsageError):
         averaging._train_for(
             link,
@@ -196,12 +196,12 @@ def test_settings_from_elsewhere_put_nothing_raw_on_a_screen(
 ) -> None:
     channel = joined('algo: {"\\e[2Jhi": 1}\nrun: {mode: async}', monkeypatch)
     with pytest.raises(ManyhandsError) as caught:
-        channel.config()
+        channel.config([])
     with pytest.raises(SystemExit):
         cli._leave(str(caught.value), 2)
     assert capsys.readouterr().err.strip().isprintable()
     with pytest.raises(WireError, match=r"env\.id"):
-        joined('env: {id: "a\\e[2Jb"}\nrun: {mode: async}', monkeypatch).config()
+        joined('env: {id: "a\\e[2Jb"}\nrun: {mode: async}', monkeypatch).config([])
 
 
 def test_rubbish_is_counted_and_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,17 @@
 """What an algorithm is: one object that answers every question the rest of the package has about it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from manyhands.config import algorithms
 from manyhands.config.settings import CollectConfig, Config, NetConfig
-from manyhands.core.actions import ActionSpec
+from manyhands.core.action_spaces import KINDS, ActionSpace, Box, Discrete, MultiDiscrete
+from manyhands.core.actions import ActionSpec, epsilon_greedy
+from manyhands.core.arrays import Array, Float32
+from manyhands.core.errors import UsageError
 from manyhands.core.horizon import Horizon
 from manyhands.core.networks import NetSpec
 from manyhands.core.roles import Learner
@@ -35,26 +40,70 @@ class Algorithm:
     Cheap to import, because a command line and workers ask it questions, too: `learner` imports what learns.
     """
 
-    name: ClassVar[str]
     config: ClassVar[type[Any]]
     """Its settings: a frozen dataclass with a sentence under every field."""
+    actions: ClassVar[Any] = (Discrete, MultiDiscrete, Box)
+    """The kinds of action spaces that it supports: one, or several."""
+    heads: ClassVar[Mapping[str, Callable[[Any], int]]] = {}
+    """The outputs of its network, if it has others than a policy and a value: a name, and the size for an
+    action space."""
     general: ClassVar[Mapping[str, Any]] = {}
     """Settings by section for environments without a recipe."""
     columns: ClassVar[tuple[str, ...]] = ()
-    """What actors note down beside the usual."""
+    """What actors note down of every step beside the usual; see `note`."""
     uses_cores: ClassVar[bool] = False
     """Whether it learns on the cores of one machine, on memory that they share; else on any channel."""
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
-    def actions(self, space: ActionSpec, net: NetConfig, env_id: str) -> ActionSpec:
-        """How its outputs become actions of `space`; refuses actions that it does not support."""
+    def act(self, outputs: Mapping[str, Float32], noise: Float32 | None) -> Array:
+        """Choose actions [B, ...], given the outputs [B, n] of all heads; by NumPy, on the workers.
+
+        `noise` is what chance has to say, None where the best actions are wanted. For Discrete and
+        MultiDiscrete spaces it is [B, 1 + n] and exponential, for Box it is [B, n] and normal. An algorithm
+        that defines this chooses by itself; else its action_spec says how.
+        """
         raise NotImplementedError
 
-    def network(self, net: NetConfig, spaces: Spaces, lanes: int) -> NetSpec:
-        """The network that it wants for a run of so many lanes in all."""
+    def note(self, outputs: Mapping[str, Float32], action: Array) -> Mapping[str, Array]:
+        """The `columns` of a rollout, each [T, B], given outputs [T, B, n] and actions [T, B, ...]."""
         raise NotImplementedError
+
+    def epsilon_greedy(self, values: Float32, noise: Float32 | None) -> Array:
+        """The best of choices that are worth `values` [B, n], or any with probability settings.epsilon."""
+        return epsilon_greedy(values, self.settings.epsilon, noise)
+
+    @classmethod
+    def acts(cls) -> bool:
+        """Whether it chooses actions by a method of its own."""
+        return cls.act is not Algorithm.act
+
+    def action_spec(self, space: ActionSpec, net: NetConfig, name: str) -> ActionSpec:
+        """How its outputs become actions of `space`; `name` is what the run calls the algorithm."""
+        if self.acts():
+            return replace(space, algo=name, settings=json.dumps(asdict(self.settings)))
+        return space
+
+    @classmethod
+    def check_actions(cls, space: ActionSpace, name: str, env_id: str) -> None:
+        """Refuse an action space that it does not support, and say which algorithms do."""
+        kinds = cls.actions if isinstance(cls.actions, tuple) else (cls.actions,)
+        if not isinstance(space, kinds):
+            wanted = " or ".join(KINDS[kind] for kind in kinds)
+            others = (algo for algo in ("ppo", "dqn", "a2c") if algorithms.supports(algo, space))
+            raise UsageError(
+                f"{name} needs {wanted}, and {env_id} has {space}; try "
+                f"{' or '.join(f'--algo {algo}' for algo in others)}"
+            )
+
+    def network(self, net: NetConfig, spaces: Spaces) -> NetSpec:
+        """The network that it wants."""
+        raise NotImplementedError
+
+    def beside(self, lanes: int) -> dict[str, Float32]:
+        """What travels beside the weights and is not learned, as it is at first; so many lanes in all."""
+        return {}
 
     def check(self, config: Config, spaces: Spaces) -> None:
         """Refuse other settings of a run that it cannot work with."""

@@ -48,18 +48,17 @@ class CloneConfig(OnPolicyConfig):
     discount gamma, so that a good episode does not teach its own end."""
     memory: int = 1_000_000
     """elite and threshold: pairs of observation and action that are held; the oldest go first."""
-    epochs: int = 4
     minibatch: int = 512
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "algo", "temperature", "share", "window", "memory", "epochs", "minibatch")
+        positive(self, "algo", "temperature", "share", "window", "memory")
         unit(self, "algo", "share", "clean_level")
         require(self.weight_limit >= 1, "algo.weight_limit", self.weight_limit, "1 or more")
 
 
 class Clone(OnPolicy):
-    name, config = "clone", CloneConfig
+    config = CloneConfig
 
     def policy_loss_grad(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
         return weighted_grad(batch)

@@ -55,32 +55,29 @@ class CloneLearner(OnPolicyLearner):
     def _learn_by_advantage(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """First the value, then the policy: A = return - V is only as good as V."""
         config = self.config
-        batch, _, target = self.begin(trajectories)
-        obs, action, target_value = self.rows(batch.obs), self.rows(batch.action), self.rows(target)
+        batch, advantage, target = self.begin(trajectories)
+        whole = self.minibatch(batch, advantage, target)
         for epoch in range(config.epochs):
-            for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
-                self.update_value(obs[part], target_value[part])
-        value = self.evaluate(obs.numpy())
-        advantages = normalised(target_value - torch.from_numpy(value)).numpy()
+            for part in self.parts(whole, epoch):
+                self.update_value(part)
+        value = self.evaluate(whole.obs.numpy())
+        advantages = normalised(self.rows(target) - torch.from_numpy(value)).numpy()
         weights = sanitise.advantage(advantages, config.temperature, config.weight_limit)
-        policy = self._imitate(obs, action, torch.from_numpy(weights / weights.mean()))
+        policy = self._imitate(whole.obs, whole.action, torch.from_numpy(weights / weights.mean()))
         self.end(batch.obs)
         return {
             **policy,
             "effective_share": float(weights.sum() ** 2 / (weights**2).sum() / len(weights)),
-            "explained_variance": explained_variance(value, target_value.numpy()),
+            "explained_variance": explained_variance(value, self.rows(target).numpy()),
         }
 
     def _imitate(self, obs: Tensor, action: Tensor, weight: Tensor) -> dict[str, float]:
         """The loss is -mean w log pi(a | s), for some epochs."""
-        config = self.config
-        for epoch in range(config.epochs):
-            for part in torch.split(self.shuffled(epoch, len(obs)), config.minibatch):
-                policy = self.update(Minibatch(obs[part], action[part], weight[part])).policy
-        return {
-            "cross_entropy": -policy.log_prob.mean().item(),
-            "entropy": policy.entropy().mean().item(),
-        }
+        whole = Minibatch(obs, action, weight, action_spec=self.action)
+        for epoch in range(self.config.epochs):
+            for part in self.parts(whole, epoch):
+                losses = self.update(part)
+        return {"cross_entropy": -losses.log_prob.mean().item(), **losses.metrics()}
 
     def _episodes(self, trajectory: Trajectory) -> Iterator[dict[str, Array]]:
         """The episodes that end in a trajectory; they may have begun in an earlier one."""

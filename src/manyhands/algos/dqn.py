@@ -13,7 +13,9 @@ from manyhands.algos.algorithm import Algorithm, LearnerSetup
 from manyhands.algos.replay import row_shape, slots
 from manyhands.algos.replay_memory import BESIDES, check
 from manyhands.config.settings import Config, NetConfig
+from manyhands.core.action_spaces import Discrete
 from manyhands.core.actions import ActionSpec
+from manyhands.core.arrays import Float32
 from manyhands.core.checks import not_negative, positive, require, unit
 from manyhands.core.errors import UsageError
 from manyhands.core.networks import NetSpec
@@ -101,7 +103,7 @@ class ApexConfig(DqnConfig):
 
 
 class Dqn(Algorithm):
-    name, config = "dqn", DqnConfig
+    config, actions = DqnConfig, Discrete
     columns = ("q_taken", "q_max")
     """Q of the action and of the best one, as the actor saw them: from these come first priorities."""
     general: ClassVar[dict[str, Any]] = {
@@ -116,13 +118,16 @@ class Dqn(Algorithm):
         },
     }
 
-    def actions(self, space: ActionSpec, net: NetConfig, env_id: str) -> ActionSpec:
+    def action_spec(self, space: ActionSpec, net: NetConfig, name: str) -> ActionSpec:
         config: DqnConfig = self.settings
-        space = choices(space, self.name, env_id)
         return replace(space, kind="values", dueling=config.dueling, epsilon=config.epsilon_test)
 
-    def network(self, net: NetConfig, spaces: Spaces, lanes: int) -> NetSpec:
-        return q_network(net, spaces, lanes)
+    def network(self, net: NetConfig, spaces: Spaces) -> NetSpec:
+        return q_network(net, spaces)
+
+    def beside(self, lanes: int) -> dict[str, Float32]:
+        """How often each lane explores, which the learner decides."""
+        return {"epsilon": np.ones(lanes, np.float32)}
 
     def check_memory(self, layout: Layout, shards: int, here: bool) -> None:
         """Refuse a replay memory that is too small for its rollouts or, if it is to be `here`, too large."""
@@ -159,9 +164,9 @@ class Dqn(Algorithm):
         return (value - td_target).clamp(-1, 1) * weight / len(value)
 
     def for_child(self, config: Config, cores: int) -> Config:
-        """The network knows the number of lanes, so that stays; a child saves no memory."""
-        algo = replace(config.algo, save_memory=False, threads=min(config.algo.threads, cores))
-        return replace(config, algo=algo)
+        """A child saves no memory."""
+        config = super().for_child(config, cores)
+        return replace(config, algo=replace(config.algo, save_memory=False))
 
     def learner(self, setup: LearnerSetup) -> Learner:
         from manyhands.algos.q_learner import QLearner
@@ -170,18 +175,8 @@ class Dqn(Algorithm):
 
 
 class Apex(Dqn):
-    name, config = "apex", ApexConfig
+    config = ApexConfig
     general: ClassVar[dict[str, Any]] = {
         **Dqn.general,
         "algo": {"batch": 128, "learning_rate": 5e-4},
     }
-
-
-def choices(space: ActionSpec, algo: str, env_id: str) -> ActionSpec:
-    """One choice among a few actions; others are refused."""
-    if space.kind != "categorical" or len(space.sizes) != 1:
-        raise UsageError(
-            f"{algo} needs one choice among a few actions (Discrete), which {env_id} does not have; "
-            "try --algo ppo"
-        )
-    return space

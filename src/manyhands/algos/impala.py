@@ -12,7 +12,6 @@ from manyhands.algos.on_policy import (
     OnPolicy,
     OnPolicyConfig,
     explained_variance,
-    normalised,
     weighted_grad,
 )
 from manyhands.algos.returns import vtrace
@@ -36,27 +35,31 @@ class ImpalaConfig(OnPolicyConfig):
     """V-trace's lambda."""
     rho_clip: float = 1.0
     c_clip: float = 1.0
-    minibatches: int = 4
-    """Steps along the gradient per batch, each on a part of the lanes."""
+    epochs: int = 1
+    minibatch: int = 512
+    """Steps from which one step of the optimizer learns, rounded to whole lanes; 0 takes the whole batch."""
     normalise_advantage: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "algo", "rho_clip", "c_clip", "minibatches")
+        positive(self, "algo", "rho_clip", "c_clip")
 
 
 class Impala(OnPolicy):
-    name, config = "impala", ImpalaConfig
+    config = ImpalaConfig
     columns = ("logp",)
 
     def policy_loss_grad(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
         return weighted_grad(batch)
 
     def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        config: ImpalaConfig = self.settings
         batch, _, _ = learner.begin(trajectories)
-        lanes = batch.reward.shape[1]
-        for chosen in learner.shuffled(0, lanes).tensor_split(min(self.settings.minibatches, lanes)):
-            losses, value, target = self._step(learner, batch, chosen.numpy())
+        steps, lanes = batch.reward.shape
+        parts = max(1, round(steps * lanes / config.minibatch)) if config.minibatch else 1
+        for epoch in range(config.epochs):
+            for chosen in learner.shuffled(epoch, lanes).tensor_split(min(parts, lanes)):
+                losses, value, target = self._step(learner, batch, chosen.numpy())
         learner.end(batch.obs)
         return {**losses.metrics(), "explained_variance": explained_variance(value, target)}
 
@@ -81,5 +84,6 @@ class Impala(OnPolicy):
             config.rho_clip,
             config.c_clip,
         )
-        weight = normalised(rows(advantage)) if config.normalise_advantage else rows(advantage)
-        return learner.update(Minibatch(obs, action, weight, rows(target))), value, target
+        weight = learner.weights_of(rows(advantage))
+        part = Minibatch(obs, action, weight, rows(target), action_spec=learner.action)
+        return learner.update(part), value, target

@@ -1,19 +1,20 @@
 """What the algorithms share that learn from what their present policy has just played."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from manyhands.algos.algorithm import Algorithm, LearnerSetup
-from manyhands.config.settings import NetConfig
+from manyhands.config.settings import Config, NetConfig
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 from manyhands.core.checks import not_negative, positive, unit
+from manyhands.core.errors import UsageError
 from manyhands.core.networks import NetSpec
 from manyhands.core.roles import Learner
 from manyhands.core.spaces import Spaces
 from manyhands.core.trajectories import Trajectory
-from manyhands.nets.build import actor_critic
+from manyhands.nets.build import actor_critic, own_heads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,8 +30,23 @@ class Minibatch:
     obs: "Tensor"  # [N, ...]
     action: "Tensor"  # [N, ...]
     advantage: "Tensor"  # [N], how much each action counts
-    target: "Tensor | None" = None  # [N], of the values; None where the policy learns alone
-    old_logp: "Tensor | None" = None  # [N], log pi of the actions when they were played
+    target: "Tensor | None" = None  # [N], lambda-returns for the values; None where the policy learns alone
+    columns: "Mapping[str, Tensor]" = field(default_factory=dict)  # each [N], what actors noted down
+    action_spec: ActionSpec | None = None
+
+    def distribution(self, outputs: "Mapping[str, Tensor]") -> "Distribution":
+        """The distribution that these outputs say the actions come from, with `log_prob` of those taken."""
+        from manyhands.algos.distributions import distribution
+
+        assert self.action_spec is not None
+        return distribution(self.action_spec, outputs["policy"], outputs.get("log_std"), self.action)
+
+    def map(self, change: "Callable[[Tensor], Tensor]") -> "Minibatch":
+        """The same with every array changed."""
+        target = None if self.target is None else change(self.target)
+        columns = {name: change(column) for name, column in self.columns.items()}
+        arrays = change(self.obs), change(self.action), change(self.advantage)
+        return Minibatch(*arrays, target, columns, self.action_spec)
 
 
 @dataclass(frozen=True)
@@ -46,15 +62,21 @@ class OnPolicyConfig:
     """Weight of the entropy bonus, against settling too early."""
     value_weight: float = 0.5
     max_grad_norm: float = 0.5
+    epochs: int = 4
+    """Passes over each batch."""
+    minibatch: int = 256
+    """Steps from which one step of the optimizer learns; 0 takes the whole batch."""
     reward_scale: float = 1.0
     """Rewards are multiplied by this before learning; values near 1 learn best."""
     reward_clip: float = 0.0
     """Scaled rewards are cut at plus and minus this before learning; 0 never cuts."""
     normalise_reward: bool = False
     """Divide rewards by the running deviation of the discounted return."""
+    normalise_advantage: bool = True
+    """Shift and scale the advantages of a batch to mean 0 and deviation 1."""
     rank_advantage: bool = False
-    """Let only the order of a batch's advantages count, not their sizes; ppo and reinforce. For rewards whose
-    few largest would drown the rest."""
+    """Let only the order of a batch's advantages count, not their sizes. For rewards whose few largest would
+    drown the rest."""
     anneal: bool = False
     """Let the learning rate fall to 0 over `run.steps`, or a parent's exchanges, as (1 - t)^anneal_power."""
     anneal_power: float = 1.0
@@ -66,7 +88,8 @@ class OnPolicyConfig:
 
     def __post_init__(self) -> None:
         positive(self, "algo", "learning_rate", "max_grad_norm", "reward_scale", "threads", "anneal_power")
-        not_negative(self, "algo", "entropy", "value_weight", "reward_clip")
+        positive(self, "algo", "epochs")
+        not_negative(self, "algo", "entropy", "value_weight", "reward_clip", "minibatch")
         unit(self, "algo", "gamma", "gae_lambda")
 
 
@@ -79,28 +102,46 @@ class OnPolicy(Algorithm):
     }
     """Unknown scales are measured instead of assumed."""
 
-    def actions(self, space: ActionSpec, net: NetConfig, env_id: str) -> ActionSpec:
-        if space.kind == "gaussian":
-            return replace(space, squash=net.squash, state_std=net.state_std)
-        return space
+    def action_spec(self, space: ActionSpec, net: NetConfig, name: str) -> ActionSpec:
+        return super().action_spec(space.with_spread(net.squash, net.state_std), net, name)
 
-    def network(self, net: NetConfig, spaces: Spaces, lanes: int) -> NetSpec:
-        return actor_critic(net, spaces)
+    def network(self, net: NetConfig, spaces: Spaces) -> NetSpec:
+        return own_heads(net, spaces, self.heads) if self.heads else actor_critic(net, spaces)
+
+    def check(self, config: Config, spaces: Spaces) -> None:
+        if self.heads and "policy" not in self.heads and not self.acts():
+            raise UsageError(
+                f"{config.run.algo} has heads of its own ({', '.join(self.heads)}), so it must define act"
+            )
 
     def learner(self, setup: LearnerSetup) -> Learner:
         from manyhands.algos.on_policy_learner import OnPolicyLearner
 
         return OnPolicyLearner(self, setup)
 
-    def loss(self, policy: "Distribution", value: "Tensor | None", batch: Minibatch) -> "Tensor":
-        """What a step of the optimizer lowers, given the distribution over the actions taken and V [N].
+    def value(self, outputs: "Mapping[str, Tensor]") -> "Tensor":
+        """What a state is worth [N], given the outputs of all heads [N, n]."""
+        if "value" not in outputs:
+            raise UsageError(f"{type(self).__name__} has no head called value, so it must define value")
+        return outputs["value"][:, 0]
+
+    def epsilon_greedy_value(self, values: "Tensor") -> "Tensor":
+        """What a state is worth [N] to whoever acts by `epsilon_greedy`, given what its choices are worth."""
+        epsilon: float = self.settings.epsilon
+        return (1 - epsilon) * values.amax(-1) + epsilon * values.mean(-1)
+
+    def loss(
+        self, outputs: "Mapping[str, Tensor]", batch: Minibatch
+    ) -> "Tensor | tuple[Tensor, Mapping[str, Tensor]]":
+        """What a step of the optimizer lowers, given the outputs of all heads; and what is worth plotting.
 
         The policy's loss - entropy mean H + value_weight mean (V - target)^2, the last where V is learned.
         """
         config: OnPolicyConfig = self.settings
+        policy = batch.distribution(outputs)
         loss = self.policy_loss(policy.log_prob, batch) - config.entropy * policy.entropy().mean()
-        if value is not None and batch.target is not None:
-            loss = loss + config.value_weight * (value - batch.target).square().mean()
+        if batch.target is not None:
+            loss = loss + config.value_weight * (outputs["value"][:, 0] - batch.target).square().mean()
         return loss
 
     def policy_loss(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
@@ -116,8 +157,14 @@ class OnPolicy(Algorithm):
         return None
 
     def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """One update of the weights; what is worth plotting."""
-        raise NotImplementedError
+        """One update of the weights: `epochs` passes in minibatches; what is worth plotting."""
+        batch, advantage, target = learner.begin(trajectories)
+        whole = learner.minibatch(batch, advantage, target)
+        for epoch in range(self.settings.epochs):
+            for part in learner.parts(whole, epoch):
+                losses = learner.update(part)
+        learner.end(batch.obs)
+        return {**losses.metrics(), "explained_variance": explained_variance(batch.value, target)}
 
 
 def normalised(advantage: "Tensor") -> "Tensor":

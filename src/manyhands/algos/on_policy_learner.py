@@ -1,7 +1,7 @@
 """The network, optimizer and statistics that on-policy algorithms learn with."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -10,13 +10,14 @@ from torch import Tensor
 from manyhands.algos import returns
 from manyhands.algos.algorithm import LearnerSetup
 from manyhands.algos.distributions import Distribution, distribution
-from manyhands.algos.on_policy import Minibatch, OnPolicy, OnPolicyConfig
+from manyhands.algos.on_policy import Minibatch, OnPolicy, OnPolicyConfig, normalised
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.seeding import LEARN, hash_seed
 from manyhands.core.trajectories import ReplayChunk, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.nets.adam import Adam
-from manyhands.nets.torch_net import TorchNet, torch_threads
+from manyhands.nets.build import learning_net
+from manyhands.nets.torch_net import torch_threads
 
 CHUNK = 8192
 """Rows of one forward pass outside of learning."""
@@ -41,14 +42,23 @@ class Batch:
 class Losses:
     """What one step saw."""
 
-    policy: Distribution
+    policy: Distribution | None = None  # where there is a head of that name
     error: Tensor | None = None  # [N, 1], of the values, where they learned as well
+    told: Mapping[str, Tensor] = field(default_factory=dict)  # by the algorithm's loss
+
+    @property
+    def log_prob(self) -> Tensor:
+        """log pi of the actions taken, [N]."""
+        assert self.policy is not None
+        return self.policy.log_prob
 
     def metrics(self) -> dict[str, float]:
-        entropy = {"entropy": self.policy.entropy().mean().item()}
-        if self.error is None:
-            return entropy
-        return {"value_loss": self.error.square().mean().item(), **entropy}
+        found = {name: float(number) for name, number in self.told.items()}
+        if self.error is not None:
+            found["value_loss"] = self.error.square().mean().item()
+        if self.policy is not None:
+            found["entropy"] = self.policy.entropy().mean().item()
+        return found
 
 
 class OnPolicyLearner:
@@ -60,8 +70,10 @@ class OnPolicyLearner:
         self.algorithm = algorithm
         self.common: OnPolicyConfig = algorithm.settings
         self.spec, self.action = setup.spec, setup.layout.action
+        self.heads = tuple(head.name for head in self.spec.heads if not head.free)
+        self.free = tuple(head.name for head in self.spec.heads if head.free)
         self.seed, self.horizon = setup.seed, setup.horizon
-        self.net = TorchNet(self.spec, setup.weights.vector)
+        self.net = learning_net(self.spec, setup.weights.vector)
         self.version, self.steps = setup.weights.version, 0
         self.optimizer = Adam(self.net.trained, self.net.gradient)
         self.learning_rate = self.common.learning_rate
@@ -115,18 +127,22 @@ class OnPolicyLearner:
         """V of observations [N, ...]."""
         chunk = IMAGES if self.spec.image else CHUNK
         with torch.inference_mode():
-            parts = [
-                self.net.forward(torch.from_numpy(obs[i : i + chunk]), "value")[0][:, 0]
-                for i in range(0, len(obs), chunk)
-            ]
+            parts = [self._value(torch.from_numpy(obs[i : i + chunk])) for i in range(0, len(obs), chunk)]
             values: Array = torch.cat(parts).numpy()
         return values
+
+    def _value(self, obs: Tensor) -> Tensor:
+        names = ("value",) if "value" in self.heads else self.heads
+        outputs = dict(zip(names, self.net.forward(obs, *names), strict=True))
+        return self.algorithm.value(outputs)
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         """log pi(action) under the present policy, [N]."""
         with torch.inference_mode():
             outputs = self.net.forward(obs, "policy")[0]
-            return distribution(self.action, outputs, self.net.views.get("log_std"), action).log_prob
+            log_std = self.net.views.get("log_std")
+            policy: Distribution = distribution(self.action, outputs, log_std, action)
+        return policy.log_prob
 
     def _scale_reward(self, reward: Array, done: Array, trajectories: Sequence[Trajectory]) -> Array:
         """Rewards over the deviation of the discounted return, which goes on from rollout to rollout."""
@@ -146,52 +162,61 @@ class OnPolicyLearner:
         The network takes the gradient for its outputs back to its parameters by itself; those come from the
         algorithm's formula where it has one, else from autograd over the loss alone.
         """
-        heads = ("policy",) if batch.target is None else ("policy", "value")
-        outputs = self.net.forward(batch.obs, *heads)
+        heads = tuple(name for name in self.heads if name != "value" or batch.target is not None)
+        outputs = dict(zip(heads, self.net.forward(batch.obs, *heads), strict=True))
+        outputs |= {name: self.net.views[name] for name in self.free}
         self.net.gradient.zero_()
         losses, gradients = self._by_formula(batch, outputs) or self._by_autograd(batch, outputs)
-        self._apply(gradients)
+        for name in self.free:
+            if name in gradients and not (name == "log_std" and self.common.log_std_end is not None):
+                self.net.gradient_of(name).add_(gradients[name])
+        self._apply([gradients[name] for name in heads])
         return losses
 
-    def _by_formula(self, batch: Minibatch, outputs: list[Tensor]) -> tuple[Losses, list[Tensor]] | None:
-        """The gradients for the outputs; that for log_std is added. None where there is no formula."""
+    def _by_formula(
+        self, batch: Minibatch, outputs: Mapping[str, Tensor]
+    ) -> tuple[Losses, dict[str, Tensor]] | None:
+        """The gradients for the outputs, by head. None where there is no formula."""
+        if self.heads[:1] != ("policy",):
+            return None
         with torch.no_grad():
-            policy = distribution(self.action, outputs[0], self.net.views.get("log_std"), batch.action)
+            policy = batch.distribution(outputs)
             coefficient = self.algorithm.policy_loss_grad(policy.log_prob, batch)
             if coefficient is None:
                 return None
             outputs_grad, log_std_grad = policy.gradient(coefficient, self.common.entropy)
-            if log_std_grad is not None and self.common.log_std_end is None:
-                self.net.gradient_of("log_std").add_(log_std_grad)
+            gradients = {"policy": outputs_grad}
+            if log_std_grad is not None:
+                gradients["log_std"] = log_std_grad
             if batch.target is None:
-                return Losses(policy), [outputs_grad]
-            error = outputs[1] - batch.target[:, None]
+                return Losses(policy), gradients
+            error = outputs["value"] - batch.target[:, None]
             scale = 2 * self.common.value_weight / len(batch.obs)
-            return Losses(policy, error), [outputs_grad, error * scale]
+            return Losses(policy, error), {**gradients, "value": error * scale}
 
-    def _by_autograd(self, batch: Minibatch, outputs: list[Tensor]) -> tuple[Losses, list[Tensor]]:
-        leaves = [output.detach().requires_grad_() for output in outputs]
-        log_std = self.net.views.get("log_std")
-        spread = None if log_std is None else log_std.detach().clone().requires_grad_()
-        policy = distribution(self.action, leaves[0], spread, batch.action)
-        value = None if batch.target is None else leaves[1][:, 0]
-        loss = self.algorithm.loss(policy, value, batch)
-        wanted = leaves if spread is None else [*leaves, spread]
+    def _by_autograd(
+        self, batch: Minibatch, outputs: Mapping[str, Tensor]
+    ) -> tuple[Losses, dict[str, Tensor]]:
+        """The same by differentiating the loss, as a function of the outputs alone."""
+        leaves = {name: output.detach().clone().requires_grad_() for name, output in outputs.items()}
+        loss = self.algorithm.loss(leaves, batch)
+        loss, told = loss if isinstance(loss, tuple) else (loss, {})
+        wanted = list(leaves.values())
         found = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
-        if spread is not None and self.common.log_std_end is None:
-            self.net.gradient_of("log_std").add_(found[-1])
-        gradients = list(found[: len(leaves)])
         with torch.no_grad():
-            seen = distribution(self.action, outputs[0], log_std, batch.action)
-            error = None if batch.target is None else outputs[1] - batch.target[:, None]
-        return Losses(seen, error), gradients
+            policy = batch.distribution(outputs) if "policy" in outputs else None
+            error = None
+            if "value" in outputs and batch.target is not None:
+                error = outputs["value"] - batch.target[:, None]
+            seen = {name: number.detach() for name, number in told.items()}
+        return Losses(policy, error, seen), dict(zip(leaves, found, strict=True))
 
-    def update_value(self, obs: Tensor, target: Tensor) -> Tensor:
+    def update_value(self, batch: Minibatch) -> Tensor:
         """The value's part of `update`; returns its errors [N]."""
-        value = self.net.forward(obs, "value")[0]
-        error = value[:, 0] - target
+        assert batch.target is not None
+        error: Tensor = self.net.forward(batch.obs, "value")[0][:, 0] - batch.target
         self.net.gradient.zero_()
-        self._apply([error[:, None] * (2 * self.common.value_weight / len(obs))])
+        self._apply([error[:, None] * (2 * self.common.value_weight / len(error))])
         return error
 
     def _apply(self, gradients: list[Tensor]) -> None:
@@ -235,13 +260,32 @@ class OnPolicyLearner:
         tensor = torch.from_numpy(np.ascontiguousarray(array.reshape(-1, *array.shape[2:])))
         return tensor.long() if tensor.dtype == torch.int32 else tensor
 
-    @staticmethod
-    def parts(tensor: Tensor, size: int) -> tuple[Tensor, ...]:
-        """Its rows in parts of `size`; the last may be smaller."""
-        return torch.split(tensor, size)
+    def minibatch(self, batch: Batch, advantage: Array, target: Array) -> Minibatch:
+        """A whole batch as rows."""
+        rows = self.rows
+        columns = {name: rows(column) for name, column in batch.columns.items()}
+        weights = self.weights_of(rows(advantage))
+        return Minibatch(rows(batch.obs), rows(batch.action), weights, rows(target), columns, self.action)
+
+    def parts(self, whole: Minibatch, epoch: int) -> Iterator[Minibatch]:
+        """Its rows in an order of this epoch, `algo.minibatch` at a time; the last part may be smaller."""
+        size, count = self.common.minibatch, len(whole.obs)
+        if not size:
+            yield whole
+            return
+        order = self.shuffled(epoch, count)
+        shuffled = whole.map(lambda column: column[order])
+        for start in range(0, count, size):
+            yield shuffled.map(lambda column, start=start: column[start : start + size])  # type: ignore[misc]
+
+    def weights_of(self, advantage: Tensor) -> Tensor:
+        """How much each action counts, as the settings wish."""
+        if self.common.rank_advantage:
+            return self._ranked(advantage)
+        return normalised(advantage) if self.common.normalise_advantage else advantage
 
     @staticmethod
-    def ranked(advantage: Tensor) -> Tensor:
+    def _ranked(advantage: Tensor) -> Tensor:
         """What a normal distribution would have in their place, by rank."""
         ranks = advantage.argsort(stable=True).argsort(stable=True)
         normal: Tensor = torch.special.ndtri((ranks + 0.5) / len(ranks))

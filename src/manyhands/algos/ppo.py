@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from manyhands.algos.on_policy import Minibatch, OnPolicy, OnPolicyConfig, explained_variance, normalised
+from manyhands.algos.on_policy import Minibatch, OnPolicy, OnPolicyConfig, explained_variance
 from manyhands.core.checks import not_negative, positive
 from manyhands.core.trajectories import Trajectory
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 class PpoConfig(OnPolicyConfig):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
-    epochs: int = 4
-    """Passes over each batch."""
-    minibatch: int = 256
     clip: float = 0.2
     """How far the probability of an action may move in one batch."""
     target_kl: float = 0.0
@@ -28,26 +25,24 @@ class PpoConfig(OnPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "algo", "epochs", "minibatch", "clip")
+        positive(self, "algo", "clip")
         not_negative(self, "algo", "target_kl")
 
 
 class Ppo(OnPolicy):
-    name, config = "ppo", PpoConfig
+    config = PpoConfig
     columns = ("logp",)
 
     def policy_loss(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
         """-mean min(r A, clip(r, 1 - e, 1 + e) A), with r = pi / pi_old."""
-        assert batch.old_logp is not None
-        ratio = (logp - batch.old_logp).exp()
+        ratio = (logp - batch.columns["logp"]).exp()
         clipped = ratio.clamp(1 - self.settings.clip, 1 + self.settings.clip)
         return -(ratio * batch.advantage).minimum(clipped * batch.advantage).mean()
 
     def policy_loss_grad(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
         """-r A / N, and 0 where the probability has moved past the clip in the advantage's direction."""
-        assert batch.old_logp is not None
         clip, advantage = self.settings.clip, batch.advantage
-        ratio = (logp - batch.old_logp).exp_()
+        ratio = (logp - batch.columns["logp"]).exp_()
         inside = (ratio < 1 + clip).where(advantage > 0, ratio > 1 - clip)
         # Chosen, not multiplied by 0: a ratio that is infinite lies outside as well.
         return ratio.mul_(advantage).where(inside, 0.0).mul_(-1 / len(ratio))
@@ -55,23 +50,12 @@ class Ppo(OnPolicy):
     def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
         config: PpoConfig = self.settings
         batch, advantage, target = learner.begin(trajectories)
-        rows = learner.rows
-        columns = [
-            rows(batch.obs),
-            rows(batch.action),
-            rows(batch.columns["logp"]),
-            learner.ranked(rows(advantage)) if config.rank_advantage else normalised(rows(advantage)),
-            rows(target),
-        ]
+        whole = learner.minibatch(batch, advantage, target)
         for epoch in range(config.epochs):
-            order = learner.shuffled(epoch, len(columns[0]))
-            minibatches = zip(
-                *(learner.parts(column[order], config.minibatch) for column in columns), strict=True
-            )
-            for obs, action, old, adv, value in minibatches:
-                losses = learner.update(Minibatch(obs, action, adv, value, old))
+            for part in learner.parts(whole, epoch):
+                losses = learner.update(part)
             # Schulman's estimate of KL(old, new), always positive; on the last minibatch, because it is dear.
-            log_ratio = losses.policy.log_prob - old
+            log_ratio = losses.log_prob - part.columns["logp"]
             kl = (log_ratio.expm1() - log_ratio).mean().item()
             if config.target_kl and kl > config.target_kl:
                 break

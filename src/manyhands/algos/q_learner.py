@@ -21,7 +21,8 @@ from manyhands.core.seeding import LEARN, hash_seed
 from manyhands.core.trajectories import ReplayChunk, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.nets.adam import Adam
-from manyhands.nets.torch_net import TorchNet, torch_threads
+from manyhands.nets.build import learning_net
+from manyhands.nets.torch_net import torch_threads
 
 LARGE = 2**18
 """Numbers of a batch's pictures from which on a thread of their own pays."""
@@ -54,7 +55,8 @@ class QLearner:
         self.config, self.spec, self.action = config, spec, layout.action
         self.seed, self.horizon = setup.seed, setup.horizon
         self.lanes = shards * layout.lanes
-        self.net, self.target = TorchNet(spec, weights.vector), TorchNet(spec, weights.vector)
+        self.lane_epsilons = weights.beside["epsilon"]
+        self.net, self.target = learning_net(spec, weights.vector), learning_net(spec, weights.vector)
         self.optimizer = Adam(self.net.trained, self.net.gradient)
         self.version, self.steps, self.updates = weights.version, 0, 0
         width = int(np.prod(spec.input_shape))
@@ -75,7 +77,7 @@ class QLearner:
         self.replay_thread = ThreadPoolExecutor(1, "replay")
 
     def weights(self) -> Weights:
-        return Weights(self.version, self.net.vector(), self.spec.schema)
+        return Weights(self.version, self.net.vector(), self.spec.schema, {"epsilon": self.lane_epsilons})
 
     def average_into(self, vector: Float32, share: float) -> None:
         self.net.average_into(vector, share)
@@ -93,13 +95,12 @@ class QLearner:
         self._trim_unsaved()
         self._scale(trajectories)
         metrics = self._catch_up()
-        lane_epsilons = torch.from_numpy(epsilons(self.config, self.steps, self.lanes))
-        self.net.views["epsilon"].copy_(lane_epsilons)
+        self.lane_epsilons = epsilons(self.config, self.steps, self.lanes)
         self.version += 1
         self.net.check_finite(self.steps)
         return {
             **metrics,
-            "epsilon": float(lane_epsilons.mean()),
+            "epsilon": float(self.lane_epsilons.mean()),
             "updates": float(self.updates),
             "remembered": float(self.replay.held),
         }
@@ -149,7 +150,7 @@ class QLearner:
         drawn = self._draw(self.updates)
         while True:
             if self._crosses_target():
-                self.target.load(self.net.flat.numpy())
+                self.target.load(self.net.vector())
             last = self.updates + 1 == due
             ahead = None if last else self._draw_ahead(self.updates + 1)
             error, value = self._update(drawn)

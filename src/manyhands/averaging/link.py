@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,15 +64,18 @@ class Welcome:
     weights: Weights
 
     @classmethod
-    def from_message(cls, message: wire.Message) -> "Welcome":
-        """Raises WireError, in one printable line, for anything that a parent of ours would not send."""
+    def from_message(cls, message: wire.Message, allowed: Sequence[str] = ()) -> "Welcome":
+        """Raises WireError, in one printable line, for anything that a parent of ours would not send.
+
+        The settings may name an algorithm of the user's own that is `allowed` here.
+        """
         try:
             spec = NetSpec.from_json(text(message.meta, "spec", wire.MAX_HEADER))
             if message.schema != spec.schema:
                 raise WireError("its structure is not the one that its header names")
             version = int(number(message.meta, "version"))
             return cls(
-                _read_config(message.meta.get("config")),
+                _read_config(message.meta.get("config"), allowed),
                 spec,
                 decode(AveragingConfig, message.meta.get("averaging"), "averaging"),
                 Weights(version, _read_weights(message.arrays, spec), spec.schema),
@@ -82,12 +85,12 @@ class Welcome:
             raise WireError(f"the parent's welcome cannot be read: {why}") from error
 
 
-def _read_config(plain: Any) -> Config:
+def _read_config(plain: Any, allowed: Sequence[str]) -> Config:
     """A parent's settings. What is said of them later may be printed as it is."""
     if not isinstance(plain, dict):
         raise WireError(f"settings that are {type(plain).__name__}")
     check_plain(plain, "the settings", MAX_SETTINGS)
-    config = Config.from_plain(plain, foreign=True)
+    config = Config.from_plain(plain, allowed)
     if one_line(config.env.id, MAX_ID) != config.env.id:
         raise WireError(f"env.id is {one_line(config.env.id, MAX_ID)}, which is no name of an environment")
     return config
@@ -127,11 +130,12 @@ class Link:
         authority: Path | None = None,
         patience: float = math.inf,
         max_message: int = wire.MAX_MESSAGE,
+        allowed: Sequence[str] = (),
     ) -> None:
         """`patience`: seconds after which a child that has lost its parent stops looking for it.
-        `max_message`: bytes of what it takes from it at once.
+        `max_message`: bytes of what it takes from it at once. `allowed`: code that the parent may name.
         """
-        self.max_message = max_message
+        self.max_message, self.allowed = max_message, allowed
         self.url, self.name, self.token, self.patience = url, name, token, patience
         self.life = secrets.token_hex(8)
         self.authority, self.tls = authority, client_tls(url, authority)
@@ -217,7 +221,7 @@ class Link:
             message = received(connection.recv(ANSWER_TIMEOUT), "welcome", "refused")
             if message.kind == "refused":
                 raise RefusedError(f"the parent at {self.url} refuses {self.name}: {_why(message)}")
-            return connection, Welcome.from_message(message)
+            return connection, Welcome.from_message(message, self.allowed)
         except BaseException as error:
             connection.close()
             if _says_over(error):

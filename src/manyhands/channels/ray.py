@@ -142,7 +142,8 @@ class EpisodePlayer:
         from manyhands.channels.base import run_order
 
         self.events = []
-        self.latest = wire.read_weights(wire.decode(weights, "weights"), self.task.spec)
+        message = wire.decode(weights, "weights")
+        self.latest = wire.read_weights(message, self.task.spec, self.task.beside)
         message = wire.decode(order)
         wanted = (
             EvalOrder.from_message(message) if message.kind == "eval_order" else Order.from_message(message)

@@ -171,7 +171,7 @@ def child(options: argparse.Namespace) -> None:
     require(options.wait >= 0, "--wait", options.wait, "0 or more")
     limits = Limits.of(options.max_memory, options.max_message, options.max_envs)
     url, token = _with_port(options.url), read_token(options.token_file)
-    link = Link(url, name, token, options.tls_ca, options.patience, limits.message)
+    link = Link(url, name, token, options.tls_ca, options.patience, limits.message, options.allow)
     link.said = lambda text: print(f"{name}: {text}", flush=True)
     try:
         welcome = link.join(options.wait)
@@ -193,7 +193,7 @@ def _train_for(link: "Link", welcome: "Welcome", limits: "Limits", options: argp
     from manyhands.averaging.limits import confined
 
     name, env_id = link.name, welcome.config.env.id
-    envs.check_imports(welcome.config.env, options.allow_env)
+    envs.check_imports(welcome.config.env, options.allow)
     seed = hash_seed(welcome.config.run.seed, INIT, *name.encode()) >> 33
     cores = usable_cores() if options.cores is None else options.cores
     config = own_config(welcome, cores, seed, limits.memory)

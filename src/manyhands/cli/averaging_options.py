@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
-from manyhands.cli.options import add_allow_env, add_debug, add_quiet, add_run, parse_int
+from manyhands.cli.options import add_allow, add_debug, add_quiet, add_run, parse_int
 
 
 def step_length(text: str) -> float | str:
@@ -111,6 +111,6 @@ def add_child(commands: Any) -> None:
     )
     child.add_argument("--tls-ca", type=Path, help="a certificate to trust, such as the parent's own")
     child.add_argument("--name", help="how the parent calls this child (default: host and a few letters)")
-    add_allow_env(child)
+    add_allow(child)
     add_quiet(child)
     add_debug(child)

@@ -57,10 +57,10 @@ def train(options: argparse.Namespace) -> None:
         if channel is None:
             raise UsageError("--join needs the broker's address: --channel amqp://user:password@host:5672/")
         run_name = _name_at_broker(options.join)
-        join(run_name, channel, options.name, options.dir, view, options.allow_env)
+        join(run_name, channel, options.name, options.dir, view, options.allow)
         return
-    if options.allow_env:
-        raise UsageError("--allow-env goes with --join, where others name the environment")
+    if options.allow:
+        raise UsageError("--allow goes with --join, where others name the environment")
     if options.resume is not None:
         refused = ("env", "algo", "mode", "barrier", "seed", "name", "dir", "config")
         given = [name for name in refused if getattr(options, name) is not None] + options.set
@@ -173,7 +173,7 @@ def worker(options: argparse.Namespace) -> None:
     procs = usable_cores() if options.procs is None else options.procs
     memory = default_memory(procs) if options.max_memory is None else options.max_memory
     limits = OwnLimits(memory, options.max_lanes, options.max_message)
-    daemon = Daemon(url, procs, name, options.once, options.allow_env, limits)
+    daemon = Daemon(url, procs, name, options.once, options.allow, limits)
     daemon.check()
     print(f"{name}: {procs} processes wait for runs at {Address.parse(url)}", flush=True)
     code = daemon.run()

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from manyhands import __version__
 from manyhands.cli.averaging_options import add_child, add_parent
-from manyhands.cli.options import Parser, add_allow_env, add_debug, add_quiet, add_run, parse_int
+from manyhands.cli.options import Parser, add_allow, add_debug, add_quiet, add_run, parse_int
 from manyhands.config.algorithms import BUILT_IN
 from manyhands.core.errors import ManyhandsError, UsageError
 from manyhands.core.texts import one_line
@@ -99,7 +99,7 @@ def _add_train(commands: Any) -> None:
         "--executors", type=int, default=1, help="learners that share a broker's data, of --steps each"
     )
     train.add_argument("--join", metavar="RUN", help="be one more executor of a run at the broker")
-    add_allow_env(train)
+    add_allow(train)
     train.add_argument("--steps", type=parse_int, help="stop after this many environment steps at the latest")
     train.add_argument("--until", help="solved (default) or steps")
     train.add_argument("--seed", type=int, help="same seed, same result (default: 0)")
@@ -163,7 +163,7 @@ def _add_worker(commands: Any) -> None:
         "--max-message", type=int, default=64, metavar="MB", help="of one message (default: 64)"
     )
     worker.add_argument("--name", help="how runs call this worker (default: host and process number)")
-    add_allow_env(worker)
+    add_allow(worker)
     add_debug(worker)
 
 

@@ -45,15 +45,18 @@ def add_settings(parser: Any) -> None:
     )
 
 
-def add_allow_env(parser: Any) -> None:
+def add_allow(parser: Any) -> None:
     parser.add_argument(
+        "--allow",
         "--allow-env",
+        dest="allow",
         action="append",
         default=[],
         type=check_pattern,
         metavar="MODULE:NAME",
-        help="let others name this environment, or with 'MODULE:*' all that the module itself defines; "
-        "without it only environments that are registered with Gymnasium here",
+        help="let others name this environment or algorithm, or with 'MODULE:*' all environments that the "
+        "module itself defines; without it only environments that are registered with Gymnasium here and "
+        "built-in algorithms",
     )
 
 

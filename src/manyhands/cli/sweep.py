@@ -143,7 +143,7 @@ def numbers(name: str, text: str, kind: Callable[[str], T], such: str) -> tuple[
 def cell(words: Sequence[object], children: int, cores: int, episodes: int) -> Curve:
     """Trains one network of machines and judges every checkpoint that it kept."""
     with temporary("sweep") as place:
-        allowed = ("--allow-env", words[0]) if ":" in str(words[0]) else ()
+        allowed = ("--allow", words[0]) if ":" in str(words[0]) else ()
         run = averaged(place / "parent", words, children, cores, TIMEOUT, allowed)
         return judged(run, episodes)
 

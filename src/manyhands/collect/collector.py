@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from manyhands.collect.episodes import EpisodePlayer
 from manyhands.collect.moves import MoveShard
+from manyhands.collect.policy import Policy, open_policy
 from manyhands.collect.shard import Report, Shard
 from manyhands.core.arrays import Array
 from manyhands.core.events import Fault
@@ -14,14 +15,14 @@ from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs import lto
 from manyhands.envs import make as envs
-from manyhands.nets.build import actor
 
 TEST_LANES = 8
 """Episodes of a test that a worker plays side by side."""
 
 
-OpenGroup = Callable[[Task, int, str, Report, envs.MakeEnv | None, memoryview], Group]
-"""Opens a group of a task: its number, the worker, who hears of faults, a callable environment, heartbeat."""
+OpenGroup = Callable[[Task, int, str, Report, envs.MakeEnv | None, memoryview, Policy], Group]
+"""Opens a group of a task: its number, the worker, who hears of faults, a callable environment, heartbeat,
+and what acts."""
 
 
 def play_lanes(
@@ -31,11 +32,12 @@ def play_lanes(
     report: Report,
     callable_env: envs.MakeEnv | None,
     progress: memoryview,
+    policy: Policy,
 ) -> Group:
     """A group of any environment's lanes; learn-to-optimise computes all of its lanes at once."""
     if task.env.id == lto.ENV_ID:
-        return MoveShard(task, index, worker, report, progress)
-    return Shard(task, index, worker, report, callable_env, progress)
+        return MoveShard(task, index, worker, report, policy, progress)
+    return Shard(task, index, worker, report, policy, callable_env, progress)
 
 
 class OutOfTurnError(ValueError):
@@ -58,7 +60,7 @@ class Collector:
         self.task, self.worker, self.report = task, worker, report
         self.callable_env, self.open_group = callable_env, open_group or play_lanes
         self.progress = progress if progress is not None else unshared()
-        self.actor = actor(task.spec)
+        self.policy = open_policy(task.spec, task.layout.action, task.random_lanes)
         self.shards: dict[int, Group] = {}
         self.player: EpisodePlayer | None = None
 
@@ -67,7 +69,13 @@ class Collector:
         self.progress[SHARD] = order.shard
         if shard is None:
             shard = self.shards[order.shard] = self.open_group(
-                self.task, order.shard, self.worker, self.report, self.callable_env, self.progress
+                self.task,
+                order.shard,
+                self.worker,
+                self.report,
+                self.callable_env,
+                self.progress,
+                self.policy,
             )
             if order.start is None:
                 shard.begin()
@@ -75,7 +83,7 @@ class Collector:
             shard.restore(order.start)
         if shard.sequence != order.sequence:
             raise OutOfTurnError(f"shard {order.shard} stands at {shard.sequence}, not {order.sequence}")
-        return shard.play(self.actor, weights, out, order.sequence)
+        return shard.play(weights, out, order.sequence)
 
     @property
     def lanes(self) -> int:

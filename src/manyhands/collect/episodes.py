@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from manyhands.collect.policy import open_policy
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Float32
 from manyhands.core.env_config import EnvConfig
@@ -13,13 +14,11 @@ from manyhands.core.errors import EnvError
 from manyhands.core.evaluation import Evaluation
 from manyhands.core.heartbeat import BEATS, EPISODE, LANE, NOBODY, unshared
 from manyhands.core.networks import NetSpec
-from manyhands.core.roles import Actor
 from manyhands.core.seeding import TEST, action_stream, hash_seed, trial_seed
 from manyhands.core.weights import Weights
 from manyhands.envs import make as envs
 from manyhands.envs.codec import codec
 from manyhands.envs.describe import describe
-from manyhands.nets.build import actor, exploration_of
 
 LANES = 16
 """Episodes played side by side."""
@@ -57,7 +56,7 @@ class EpisodePlayer:
             self.progress[BEATS] += 1
         self.encode, self.decode = codec(self.envs[0], spec.input_shape, action)
         self.obs = np.zeros((lanes, *spec.input_shape), describe(self.envs[0]).obs.dtype)
-        self.actor: Actor = actor(spec)
+        self.policy = open_policy(spec, action)
 
     def play(
         self,
@@ -69,8 +68,7 @@ class EpisodePlayer:
         skip: Sequence[int] = (),
     ) -> Evaluation:
         """`episodes` whole episodes, counted from `first`; another one in place of each in `skip`."""
-        self.actor.load(weights.vector)
-        exploration = exploration_of(self.actor, self.action, self.obs)
+        self.policy.load(weights)
         noise_scale = self.action.noise_scale(sample)
         lanes = min(len(self.envs), episodes)
         playing = list(range(lanes))  # which episode each lane plays; -1 when there is none left
@@ -78,13 +76,13 @@ class EpisodePlayer:
         streams = [self._begin(lane, seed, first + lane, skip.count(first + lane)) for lane in range(lanes)]
         begun, left, failures = lanes, episodes, 0
         while left:
-            outputs = self.actor.forward(self.obs, "policy")
+            outputs = self.policy.outputs(self.obs)
             noise: Float32 | None = None
             if noise_scale:
                 noise = np.zeros((len(self.obs), self.action.noises), np.float32)
                 for lane in range(lanes):
                     noise[lane] = noise_scale * self.action.noise(streams[lane], 1)[0]
-            actions = self.decode(self.action.choose(outputs, exploration, noise))
+            actions = self.decode(self.policy.choose(outputs, noise))
             busy = [lane for lane, episode in enumerate(playing) if episode >= 0]
 
             def about_to_step(i: int, busy: list[int] = busy) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from manyhands.collect import starts
+from manyhands.collect.policy import Policy
 from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError
 from manyhands.core.events import Fault
@@ -29,10 +30,16 @@ class MoveShard:
     """
 
     def __init__(
-        self, task: Task, index: int, worker: str, report: Report, progress: memoryview | None
+        self,
+        task: Task,
+        index: int,
+        worker: str,
+        report: Report,
+        policy: Policy,
+        progress: memoryview | None,
     ) -> None:
         self.problem = Problem.of(task.env.kwargs)
-        self.task, self.layout, self.index = task, task.layout, index
+        self.task, self.layout, self.index, self.policy = task, task.layout, index, policy
         self.worker, self.report = worker, report
         self.progress = progress if progress is not None else unshared()
         self.member = index % self.problem.members
@@ -49,24 +56,26 @@ class MoveShard:
         self.sequence = state.sequence
         self.skip = frozenset(state.lanes[0].skip)
 
-    def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
+    def play(self, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
         began = time.perf_counter()
-        problem, layout, action_spec = self.problem, self.layout, self.layout.action
-        actor.load(weights.vector)
+        problem, layout, policy = self.problem, self.layout, self.policy
+        policy.load(weights)
         # A rollout that is not to be played again has other points, and other noise.
         words = (self.task.seed, MOVES, self.index, sequence, *([1] if sequence in self.skip else []))
         rng = np.random.Generator(np.random.PCG64(hash_seed(*words)))
-        point = self._starts(actor, rng, sequence)
-        log_std = actor.forward(point, "log_std")
-        noise = rng.standard_normal((layout.steps, layout.lanes, action_spec.noises), dtype=np.float32)
-        outputs = np.empty((layout.steps, layout.lanes, action_spec.outputs), np.float32)
+        point = self._starts(policy.actor, rng, sequence)
+        time_lane = (layout.steps, layout.lanes)
+        noise = rng.standard_normal((*time_lane, layout.action.noises), dtype=np.float32)
+        outputs = {name: np.empty((*time_lane, size), np.float32) for name, size in policy.sizes.items()}
         value = first = self._evaluate(point, sequence)
         for t in range(layout.steps):
             out["obs"][t] = point
-            outputs[t] = actor.forward(point, "policy")
-            action = action_spec.choose(outputs[t], log_std, noise[t])
+            said = policy.outputs(point)
+            for name, output in said.items():
+                outputs[name][t] = output
+            action = policy.choose(said, noise[t])
             out["action"][t] = action
-            point[:, : problem.x] = action_spec.to_env(action)
+            point[:, : problem.x] = layout.action.to_env(action)
             before, value = value, self._evaluate(point, sequence)
             out["reward"][t] = before - value
         if not np.isfinite(out["reward"]).all():
@@ -77,8 +86,8 @@ class MoveShard:
         out["episode"][...] = sequence + 1
         out["episode_return"][: layout.lanes] = first - value
         out["episode_length"][: layout.lanes] = layout.steps
-        if "logp" in layout.columns:
-            out["logp"][...] = action_spec.log_prob(outputs, log_std, out["action"])
+        for name, column in policy.notes(outputs, out["action"], layout.columns).items():
+            out[name][...] = column
         self.sequence = sequence + 1
         return Trajectory.from_arrays(
             out,

@@ -9,13 +9,13 @@ import numpy as np
 
 from manyhands.collect.episodes import TRIES
 from manyhands.collect.lane import Lane
+from manyhands.collect.policy import Policy
 from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError
 from manyhands.core.events import Fault, Notice
 from manyhands.core.heartbeat import BEATS, EPISODE, LANE, NOBODY, unshared
 from manyhands.core.lanes import LaneState, ShardState
 from manyhands.core.orders import Task
-from manyhands.core.roles import Actor
 from manyhands.core.trajectories import LIFE_LOST, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs import make as envs
@@ -35,10 +35,12 @@ class Shard:
         index: int,
         worker: str,
         report: Report,
+        policy: Policy,
         callable_env: envs.MakeEnv | None = None,
         progress: memoryview | None = None,
     ) -> None:
-        self.task, self.layout = task, task.layout
+        """`policy` may be that of other groups, too, one after the other."""
+        self.task, self.layout, self.policy = task, task.layout, policy
         self.index, self.worker, self.report = index, worker, report
         self.progress = progress if progress is not None else unshared()
         lanes = self.layout.lanes
@@ -62,14 +64,15 @@ class Shard:
         for lane in range(len(self.lanes)):
             self._begin(lane, 0)
 
-    def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
+    def play(self, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
         """One rollout of `layout.steps` steps in every lane, written into `out`."""
         started = time.perf_counter()
-        layout, action_spec = self.layout, self.layout.action
-        actor.load(weights.vector)
-        exploration = self._exploration(actor)
-        outputs = np.empty((layout.steps, layout.lanes, action_spec.outputs), np.float32)
-        noise = np.empty((layout.steps, layout.lanes, action_spec.noises), np.float32)
+        layout, policy = self.layout, self.policy
+        first = self.index * layout.lanes
+        policy.load(weights, slice(first, first + layout.lanes))
+        time_lane = (layout.steps, layout.lanes)
+        outputs = {name: np.empty((*time_lane, size), np.float32) for name, size in policy.sizes.items()}
+        noise = np.empty((*time_lane, layout.action.noises), np.float32)
         self.finals, self.episodes = 0, 0
         out["terminated"][...] = out["truncated"][...] = False
         if self.life_loss:
@@ -80,20 +83,16 @@ class Shard:
                     self._draw(i, t, noise)
             out["obs"][t] = self.obs
             with np.errstate(invalid="ignore"):  # what is not finite is found at the end, with its lane
-                outputs[t] = actor.forward(self.obs, "policy")
-            if self.task.random_lanes and action_spec.kind != "values":
-                outputs[t, : self.task.random_lanes] = 0.0
-            action = action_spec.choose(outputs[t], exploration, noise[t])
+                said = policy.outputs(self.obs)
+            for name, output in said.items():
+                outputs[name][t] = output
+            action = policy.choose(said, noise[t])
             out["action"][t] = action
             self._step(t, self.decode(action), out, noise)
         out["last_obs"][...] = self.obs
         out["episode"][...] = [lane.episode for lane in self.lanes]
-        if "logp" in layout.columns:
-            out["logp"][...] = action_spec.log_prob(outputs, exploration, out["action"])
-        if "q_taken" in layout.columns:
-            values = action_spec.values(outputs)
-            out["q_taken"][...] = np.take_along_axis(values, out["action"][..., None], -1)[..., 0]
-            out["q_max"][...] = values.max(-1)
+        for name, column in policy.notes(outputs, out["action"], layout.columns).items():
+            out[name][...] = column
         self._check_finite(out)
         self.sequence = sequence + 1
         return Trajectory.from_arrays(
@@ -107,18 +106,6 @@ class Shard:
             maker=self.worker,
             seconds=time.perf_counter() - started,
         )
-
-    def _exploration(self, actor: Actor) -> Array:
-        """How far this shard's lanes stray from what the policy thinks best."""
-        kind = self.layout.action.kind
-        if kind == "gaussian":
-            return actor.forward(self.obs, "log_std")
-        if kind == "values":
-            first = self.index * self.layout.lanes
-            epsilon = actor.forward(self.obs, "epsilon")[first : first + self.layout.lanes].copy()
-            epsilon[: self.task.random_lanes] = 1.0
-            return epsilon
-        return np.zeros(1, np.float32)
 
     def _step(self, t: int, actions: list[Any], out: dict[str, Array], noise: Array) -> None:
         """Steps every lane once; an environment that raises is replaced and its episode cut."""

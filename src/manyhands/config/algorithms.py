@@ -2,10 +2,13 @@
 
 import importlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from manyhands.core.action_spaces import ActionSpace
 from manyhands.core.errors import UsageError, did_you_mean
+from manyhands.core.texts import one_line
 
 BUILT_IN = {
     "ppo": "manyhands.algos.ppo:Ppo",
@@ -43,6 +46,19 @@ def find(name: str) -> Any:
     if not isinstance(found, type) or not hasattr(found, "learner"):
         raise UsageError(f"run.algo is {name}, which is not a class derived from manyhands.algos.Algorithm")
     return found
+
+
+def check_allowed(name: str, allowed: Sequence[str]) -> None:
+    """Refuse an algorithm that somebody else names unless it is built in or the owner of this machine allows
+    exactly that; imports nothing."""
+    check_name(name)
+    if name not in BUILT_IN and name not in allowed:
+        raise UsageError(f"{one_line(name, 100)} is not allowed here; start this with --allow {name}")
+
+
+def supports(name: str, space: ActionSpace) -> bool:
+    """Whether the algorithm has actions of this kind."""
+    return isinstance(space, find(name).actions)
 
 
 def anywhere() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -76,9 +76,13 @@ class CollectConfig:
         unit(self, "collect", "random")
         for name, most in (("shards", MAX_SHARDS), ("lanes", MAX_LANES), ("steps", MAX_ROLLOUT)):
             require(getattr(self, name) <= most, f"collect.{name}", getattr(self, name), f"at most {most:,}")
-        all_lanes = self.shards * self.lanes
         allowed = f"at most {MAX_LANES:,} together"
-        require(all_lanes <= MAX_LANES, "collect.shards times collect.lanes", all_lanes, allowed)
+        require(self.all_lanes <= MAX_LANES, "collect.shards times collect.lanes", self.all_lanes, allowed)
+
+    @property
+    def all_lanes(self) -> int:
+        """Lanes of all shards."""
+        return self.shards * self.lanes
 
     @property
     def random_lanes(self) -> int:
@@ -87,7 +91,7 @@ class CollectConfig:
     @property
     def batch(self) -> int:
         """Environment steps between two updates of the weights."""
-        return self.shards * self.lanes * self.steps
+        return self.all_lanes * self.steps
 
 
 @dataclass(frozen=True)
@@ -160,15 +164,15 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any], foreign: bool = False) -> "Config":
+    def from_plain(cls, plain: Mapping[str, Any], allowed: Sequence[str] | None = None) -> "Config":
         """From nested mappings, as in a YAML file; unknown names and wrong types are refused by name.
 
-        What is `foreign` comes from somebody else, who may name no algorithm of their own.
+        What comes from somebody else may name no algorithms but built-in and `allowed` ones.
         """
         check_sections(plain)
         run = _build(RunConfig, plain.get("run", {}), "run")
-        if foreign and run.algo not in algorithms.BUILT_IN:
-            raise UsageError(f"run.algo is {run.algo!r:.100}, which is none of manyhands' own")
+        if allowed is not None:
+            algorithms.check_allowed(run.algo, allowed)
         return cls(
             env=_build(EnvConfig, plain.get("env", {}), "env"),
             net=_build(NetConfig, plain.get("net", {}), "net"),

@@ -1,13 +1,14 @@
 """How a policy's outputs become actions."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from manyhands.core.action_spaces import ActionSpace, Box, Discrete, MultiDiscrete
 from manyhands.core.arrays import Float32
 from manyhands.core.errors import UsageError
 from manyhands.core.networks import MAX_SIZE
@@ -15,6 +16,19 @@ from manyhands.core.networks import MAX_SIZE
 STATE_STD_RATE = 0.01
 """How fast the part of a spread that depends on the state follows the network. At the means' own speed a
 policy would be certain before it is right."""
+
+
+def epsilon_greedy(values: Float32, epsilon: Float32 | float, noise: Float32 | None) -> NDArray[Any]:
+    """The best choices [B] for values [B, n], or any with probability `epsilon`; without noise the best.
+
+    `noise` [B, n + 1] is exponential.
+    """
+    best: NDArray[Any] = values.argmax(axis=-1)
+    if noise is not None:
+        with np.errstate(divide="ignore"):
+            explores = noise[..., 0] < -np.log1p(-np.asarray(epsilon, np.float32))  # with that probability
+        best = np.where(explores, noise[..., 1:].argmax(axis=-1), best)
+    return best.astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -26,9 +40,13 @@ class ActionSpec:
     - gaussian: `sizes` holds one entry, the dimensions; the head gives means, the free head `log_std`
       the spread. `low` and `high` are the bounds of the environment (infinite when it has none). With
       `state_std` the head gives twice as many: what is to be added to `log_std` in this state, too.
-    - values: one of `sizes[0]` choices; the head gives what each is worth, and the free head `epsilon` how
-      often each lane of the run ignores that. With `dueling` the head's last output is the state's value,
-      the others what each choice adds to it. When judged, an agent ignores it with probability `epsilon`.
+    - values: one of `sizes[0]` choices; the head gives what each is worth, and what travels beside the
+      weights as `epsilon` how often each lane of the run ignores that. With `dueling` the head's last output
+      is the state's value, the others what each choice adds to it. When judged, an agent ignores it with
+      probability `epsilon`.
+
+    With `algo`, a user's own algorithm chooses in one of these ways' place: its name, and its `settings` as
+    JSON. `kind` then says only how actions are stored.
 
     When judged, an agent takes the likeliest action, or with a `temperature` any, the more so the hotter it
     is; at 1 as it does when it learns.
@@ -43,6 +61,19 @@ class ActionSpec:
     dueling: bool = False
     epsilon: float = 0.0
     temperature: float = 0.0
+    algo: str = ""
+    settings: str = ""
+
+    def with_spread(self, squash: bool, state_std: bool) -> "ActionSpec":
+        """The same, with these switches where it is gaussian."""
+        return replace(self, squash=squash, state_std=state_std) if self.kind == "gaussian" else self
+
+    @property
+    def space(self) -> ActionSpace:
+        """The action space that this is a way to act in."""
+        if self.kind == "gaussian":
+            return Box(self.low, self.high)
+        return Discrete(self.sizes[0]) if len(self.sizes) == 1 else MultiDiscrete(self.sizes)
 
     def noise_scale(self, sample: bool) -> np.float32:
         """How much of its noise a judged agent has: with `sample` all of it, as when it learns."""
@@ -54,9 +85,14 @@ class ActionSpec:
         return 2 * sum(self.sizes) if self.state_std else sum(self.sizes) + self.dueling
 
     @property
+    def exponential(self) -> bool:
+        """Whether choices take exponential noise: the first says whether to explore, the others what."""
+        return self.kind == "values" or (bool(self.algo) and self.kind == "categorical")
+
+    @property
     def noises(self) -> int:
         """Random numbers that one choice takes."""
-        return sum(self.sizes) + (self.kind == "values")
+        return sum(self.sizes) + self.exponential
 
     def fits(self, space: "ActionSpec") -> bool:
         """Whether this is a way to act in `space`, which `describe` found."""
@@ -70,6 +106,11 @@ class ActionSpec:
         if self.kind == "gaussian":
             return self.sizes
         return () if len(self.sizes) == 1 else (len(self.sizes),)
+
+    @property
+    def limits(self) -> Any:
+        """The number of choices: one number, or one for each part."""
+        return self.sizes[0] if len(self.sizes) == 1 else np.asarray(self.sizes)
 
     @property
     def dtype(self) -> str:
@@ -98,6 +139,8 @@ class ActionSpec:
         flags = (self.squash, self.state_std, self.dueling)
         if not all(type(flag) is bool for flag in flags):
             raise ValueError("a switch that is neither on nor off")
+        if type(self.algo) is not str or type(self.settings) is not str:
+            raise ValueError("an algorithm that is not a name with settings")
         numbers = (*self.low, *self.high, self.epsilon, self.temperature)
         if not all(type(number) in (int, float) and number == number for number in numbers):
             raise ValueError("a bound that is not a number")
@@ -107,14 +150,15 @@ class ActionSpec:
     def noise(self, rng: np.random.Generator, steps: int) -> Float32:
         """`steps` rows of a lane's noise: Gumbel for categorical choices, normal for gaussian ones.
 
-        For values it is exponential: the first decides whether to explore, the largest of the others what.
+        For values, and for algorithms of one's own, it is exponential: the first decides whether to explore,
+        the largest of the others what.
 
         Row after row, so that drawing 3 and then 5 rows gives the same numbers as drawing 8.
         """
         if self.kind == "gaussian":
             return rng.standard_normal((steps, self.noises), dtype=np.float32)
         exponential = rng.standard_exponential((steps, self.noises), dtype=np.float32)
-        if self.kind == "values":
+        if self.exponential:
             return exponential
         gumbel: Float32 = -np.log(exponential + np.float32(1e-30))
         return gumbel
@@ -136,18 +180,13 @@ class ActionSpec:
     def choose(self, outputs: Float32, exploration: Float32, noise: Float32 | None) -> NDArray[Any]:
         """Actions [B, ...] for the head's outputs [B, n]; without noise the most likely ones.
 
-        `exploration` is what the free head says: a gaussian's log_std, or every lane's epsilon [B].
+        `exploration` is a gaussian's log_std, or every lane's epsilon [B].
         """
         if self.kind == "gaussian":
             mean, log_std = self.normal(outputs, exploration)
             return mean.copy() if noise is None else mean + np.exp(log_std) * noise
         if self.kind == "values":
-            best: NDArray[Any] = outputs[..., : self.sizes[0]].argmax(axis=-1)
-            if noise is not None:
-                with np.errstate(divide="ignore"):
-                    explores = noise[..., 0] < -np.log1p(-exploration)  # with probability `exploration`
-                best = np.where(explores, noise[..., 1:].argmax(axis=-1), best)
-            return best.astype(np.int32)
+            return epsilon_greedy(outputs[..., : self.sizes[0]], exploration, noise)
         scores = outputs if noise is None else outputs + noise
         if len(self.sizes) == 1:
             single: NDArray[Any] = scores.argmax(axis=-1).astype(np.int32)

@@ -16,10 +16,13 @@ from manyhands.core.evaluation import Evaluation
 from manyhands.core.lanes import ShardState
 from manyhands.core.networks import NetSpec
 from manyhands.core.trajectories import Layout
+from manyhands.core.weights import Beside
 
 MAX_SIDE = 2**31
 MAX_SIDES = 6
 MAX_COLUMNS = 32
+MAX_BESIDE = 2**20
+"""Numbers of one array beside the weights."""
 MAX_EPISODES = 100_000
 """Of one part of a test."""
 NEWEST = -1
@@ -45,6 +48,7 @@ class Task:
     seed: int
     random_lanes: int = 0  # of every shard, the first ones: they ignore the policy
     cores: Cores | None = None  # where shards learn by themselves
+    beside: Beside = ()  # arrays that travel with the weights, by name and size
 
     def to_message(self) -> wire.Message:
         layout = {
@@ -63,6 +67,7 @@ class Task:
             "seed": self.seed,
             "random_lanes": self.random_lanes,
             "cores": None if self.cores is None else asdict(self.cores),
+            "beside": [list(each) for each in self.beside],
         }
         return wire.Message("task", self.spec.schema, meta)
 
@@ -81,6 +86,7 @@ class Task:
                 seed=message.meta["seed"],
                 random_lanes=message.meta["random_lanes"],
                 cores=None if cores is None else decoding.decode(Cores, cores),
+                beside=tuple((name, size) for name, size in message.meta["beside"]),
             )
             task.check()
             return task
@@ -103,6 +109,11 @@ class Task:
             raise ValueError(f"{self.random_lanes!r:.60} random lanes of {layout.lanes}")
         if self.spec.input_shape != layout.obs_shape:
             raise ValueError("a network for other observations")
+        if len(self.beside) > MAX_COLUMNS or not all(
+            type(name) is str and name.isidentifier() and type(size) is int and 0 < size <= MAX_BESIDE
+            for name, size in self.beside
+        ):
+            raise ValueError(f"{self.beside!r:.100} beside the weights")
         if self.cores is not None and not 0 < self.cores.count <= MAX_SIDE:
             raise ValueError(f"{self.cores.count!r:.60} cores that learn together")
 

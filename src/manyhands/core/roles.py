@@ -4,13 +4,13 @@ The loop that they add up to, in `roles/executor.py` and `roles/worker.py`:
 
     executor                                    worker
       channel.publish(learner.weights())          while order := channel.next_order():
-      channel.order(Order(group, number, ...))        trajectory = group.play(actor, weights, ...)
+      channel.order(Order(group, number, ...))        trajectory = group.play(weights, ...)
       trajectories = channel.receive(timeout)         channel.send(trajectory)
       metrics = learner.learn(trajectories)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.lanes import ShardState
@@ -26,6 +26,41 @@ class Actor(Protocol):
     def forward(self, obs: Float32, head_name: str) -> Float32: ...
 
 
+Tensor = Any
+"""One of torch's, which this package does not import."""
+
+
+class Net(Protocol):
+    """A network that learns. All that it learns lies in one flat vector, and gradients in another."""
+
+    gradient: Tensor  # [n], of the numbers that are learned
+    trained: Tensor  # [n], these numbers
+    views: dict[str, Tensor]  # parameters by name
+
+    def load(self, vector: Float32) -> None: ...
+
+    def vector(self) -> Float32:
+        """A copy of the whole vector."""
+
+    def average_into(self, vector: Float32, share: float) -> None:
+        """Move towards `vector`, by this share of the way."""
+
+    def forward(self, obs: Tensor, *names: str) -> list[Tensor]:
+        """The outputs [B, size] of the named heads for observations [B, ...]."""
+
+    def backward(self, gradients: Sequence[Tensor], wanted: bool = False) -> Tensor | None:
+        """Add to `gradient`, given those of the last outputs; that of the observations if it is `wanted`."""
+
+    def gradient_of(self, name: str) -> Tensor:
+        """The part of `gradient` that belongs to a parameter."""
+
+    def set_input_moments(self, count: float, mean: Array, square: Array) -> None:
+        """Shift and scale observations by their mean and sum of squared deviations from now on."""
+
+    def check_finite(self, steps: int) -> None:
+        """Refuse to go on with weights that are not finite."""
+
+
 class Group(Protocol):
     """Environments that are played together. Its bits depend on nothing beside it."""
 
@@ -37,8 +72,8 @@ class Group(Protocol):
     def restore(self, state: ShardState) -> None:
         """Go to where `state` says."""
 
-    def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
-        """One rollout, written into `out`."""
+    def play(self, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
+        """One rollout with these weights, written into `out`."""
 
     def close(self) -> None: ...
 

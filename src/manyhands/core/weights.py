@@ -1,19 +1,28 @@
 """One version of an agent's numbers."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from manyhands.core.arrays import Float32
+from manyhands.core.arrays import Array, Float32
+
+Beside = tuple[tuple[str, int], ...]
+"""Names and sizes of the arrays that travel beside a vector of weights."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """One version of an agent's numbers. `vector` is contiguous float32 and never changed in place."""
+    """One version of an agent's numbers. `vector` is contiguous float32 and never changed in place.
+
+    What actors need and nobody learns, such as how often each lane explores, travels `beside` it: named
+    float32 vectors, which averaging and the network's description know nothing of.
+    """
 
     version: int
     vector: Float32
     schema: str
+    beside: Mapping[str, Array] = field(default_factory=dict)
 
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -23,8 +23,10 @@ from manyhands.core.errors import WireError
 from manyhands.core.lanes import LaneState, ShardState
 from manyhands.core.networks import NetSpec
 from manyhands.core.trajectories import SPARSE, Layout, Trajectory
-from manyhands.core.weights import Weights
+from manyhands.core.weights import Beside, Weights
 
+BESIDE = "beside."
+"""Before such an array's name in a message."""
 MAGIC = b"MH1"
 COMPRESSED = 1
 ALIGNMENT = 64
@@ -195,16 +197,17 @@ def _array_entry(entry: Any) -> tuple[str, str, tuple[int, ...]]:
 
 
 def encode_weights(weights: Weights) -> bytes:
-    arrays = {"vector": weights.vector}
+    beside = {f"{BESIDE}{name}": array for name, array in weights.beside.items()}
+    arrays = {"vector": weights.vector, **beside}
     return encode(Message("weights", weights.schema, {"version": weights.version}, arrays))
 
 
-def decode_weights(raw: bytes | memoryview, spec: NetSpec) -> Weights:
-    return read_weights(decode(raw), spec)
+def decode_weights(raw: bytes | memoryview, spec: NetSpec, beside: Beside = ()) -> Weights:
+    return read_weights(decode(raw), spec, beside)
 
 
-def read_weights(message: Message, spec: NetSpec) -> Weights:
-    """The weights in a message that is decoded already."""
+def read_weights(message: Message, spec: NetSpec, beside: Beside = ()) -> Weights:
+    """The weights in a decoded message, with the arrays that are to be `beside` them and no others."""
     if (message.kind, message.schema) != ("weights", spec.schema):
         raise WireError(f"{message.kind!r} of {message.schema} where weights of {spec.schema} were expected")
     vector = message.arrays.get("vector")
@@ -212,7 +215,15 @@ def read_weights(message: Message, spec: NetSpec) -> Weights:
         raise WireError(f"weights that are not {spec.size} float32 numbers")
     if not np.isfinite(vector).all():
         raise WireError("weights that are not finite")
-    return Weights(_integer(message.meta, "version"), vector, spec.schema)
+    sizes = {f"{BESIDE}{name}": size for name, size in beside}
+    found = {name: array for name, array in message.arrays.items() if name != "vector"}
+    if found.keys() != sizes.keys():
+        raise WireError(f"weights with {', '.join(sorted(found)) or 'nothing'} beside them")
+    for name, array in found.items():
+        if array.dtype != np.float32 or array.shape != (sizes[name],) or not np.isfinite(array).all():
+            raise WireError(f"{name} is not {sizes[name]} finite float32 numbers")
+    extras = {name.removeprefix(BESIDE): array for name, array in found.items()}
+    return Weights(_integer(message.meta, "version"), vector, spec.schema, extras)
 
 
 def encode_trajectory(trajectory: Trajectory, schema: str, compress: bool = False) -> bytes:

@@ -76,7 +76,7 @@ def _check_name(name: str, patterns: Sequence[str], kind: Kind) -> Any:
     module_name, own_name = match["module"], match["name"]
     exactly = name in patterns
     if not exactly and f"{module_name}:{EVERYTHING}" not in patterns:
-        raise UsageError(f"{shown} is not allowed here; start this with --allow-env {shown}")
+        raise UsageError(f"{shown} is not allowed here; start this with --allow {shown}")
     module = _import(module_name, kind)
     if found:
         _check_origin(own_name, module)
@@ -88,7 +88,7 @@ def _check_name(name: str, patterns: Sequence[str], kind: Kind) -> Any:
         wanted = WANTED[kind]
         raise UsageError(
             f"{shown}: {module_name}:* covers what is public and {wanted}; "
-            f"to allow this one, start with --allow-env {shown}"
+            f"to allow this one, start with --allow {shown}"
         )
     if kind == "environment" and isinstance(thing, type) and not issubclass(thing, gymnasium.Env):
         raise UsageError(f"{shown} is a class, but not of environments (gymnasium.Env)")

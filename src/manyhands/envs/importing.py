@@ -12,10 +12,10 @@ PATTERN = re.compile(rf"{MODULE}:(\*|[A-Za-z_]\w*|(?:[\w-]+/)?[\w-]+-v\d+)", re.
 
 
 def check_pattern(pattern: str) -> str:
-    """`pattern`, if it is `module:name` or `module:*`: what `--allow-env` takes."""
+    """`pattern`, if it is `module:name` or `module:*`: what `--allow` takes."""
     if not PATTERN.fullmatch(pattern):
         raise UsageError(
-            f"--allow-env {pattern[:100]!r} is not of the form module:name, or module:* for all environments "
+            f"--allow {pattern[:100]!r} is not of the form module:name, or module:* for all environments "
             "and functions that the module itself defines"
         )
     return pattern

@@ -92,7 +92,7 @@ def check_imports(config: EnvConfig, patterns: Sequence[str]) -> None:
 
 
 def imported_names(config: EnvConfig) -> list[str]:
-    """The names, as `--allow-env` takes them, of all code that making this environment imports."""
+    """The names, as `--allow` takes them, of all code that making this environment imports."""
     return [name for name in (config.id, *allowed.functions(config.kwargs)) if ":" in name]
 
 

@@ -189,20 +189,17 @@ class A3cCore:
 
 
 class A3c(Hogwild):
-    name, config = "a3c", A3cConfig
+    config = A3cConfig
     general: ClassVar[dict[str, Any]] = {
         **Hogwild.general,
         "net": {"hidden": [128]},
         "algo": {"optimizer": "adam", "learning_rate": 1e-3, "average": True, "max_grad_norm": 0.5},
     }
 
-    def actions(self, space: ActionSpec, net: NetConfig, env_id: str) -> ActionSpec:
-        space = replace(space, temperature=self.settings.temperature)
-        if space.kind == "gaussian":
-            return replace(space, squash=net.squash, state_std=net.state_std)
-        return space
+    def action_spec(self, space: ActionSpec, net: NetConfig, name: str) -> ActionSpec:
+        return replace(space.with_spread(net.squash, net.state_std), temperature=self.settings.temperature)
 
-    def network(self, net: NetConfig, spaces: Spaces, lanes: int) -> NetSpec:
+    def network(self, net: NetConfig, spaces: Spaces) -> NetSpec:
         return actor_critic(net, spaces)
 
     def core(self, task: Task, index: int, memory: "SharedMemory") -> Core:

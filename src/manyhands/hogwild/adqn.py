@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from manyhands.algos.dqn import choices
 from manyhands.config.settings import NetConfig
+from manyhands.core.action_spaces import Discrete
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.checks import not_negative, positive, require
@@ -135,7 +135,7 @@ class AdqnCore:
 
 
 class Adqn(Hogwild):
-    name, config = "adqn", AdqnConfig
+    config, actions = AdqnConfig, Discrete
     general: ClassVar[dict[str, Any]] = {
         **Hogwild.general,
         "net": {"activation": "relu", "hidden": [128, 128]},
@@ -147,11 +147,11 @@ class Adqn(Hogwild):
     def capacity(self) -> int:
         return int(self.settings.memory)
 
-    def actions(self, space: ActionSpec, net: NetConfig, env_id: str) -> ActionSpec:
-        return replace(choices(space, self.name, env_id), kind="values")
+    def action_spec(self, space: ActionSpec, net: NetConfig, name: str) -> ActionSpec:
+        return replace(space, kind="values")
 
-    def network(self, net: NetConfig, spaces: Spaces, lanes: int) -> NetSpec:
-        return q_network(net, spaces, 1)
+    def network(self, net: NetConfig, spaces: Spaces) -> NetSpec:
+        return q_network(net, spaces)
 
     def core(self, task: Task, index: int, memory: "SharedMemory") -> Core:
         played = memory.played[index : index + 1]

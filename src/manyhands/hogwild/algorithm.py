@@ -94,17 +94,19 @@ class Hogwild(Algorithm):
         made: Hogwild = kind(decoding.decode(kind.config, cores.settings, "the algorithm's settings"))
         return made
 
-    def cores(self, count: int) -> Cores:
-        """What a task says of them."""
-        return Cores(count, self.name, asdict(self.settings))
+    def cores(self, count: int, name: str) -> Cores:
+        """What a task says of them; `name` is what the run calls the algorithm."""
+        return Cores(count, name, asdict(self.settings))
 
     def check(self, config: Config, spaces: Spaces) -> None:
         if spaces.obs.image:
             raise UsageError(
-                f"{self.name} learns with dense networks, and {config.env.id} has image observations"
+                f"{config.run.algo} learns with dense networks, and {config.env.id} has image observations"
             )
         if config.net.normalise or config.net.state_std:
-            raise UsageError(f"{self.name} does not support net.normalise and net.state_std; leave them out")
+            raise UsageError(
+                f"{config.run.algo} does not support net.normalise and net.state_std; leave them out"
+            )
 
     def collecting(self, collect: CollectConfig, workers: int) -> CollectConfig:
         """Each core is a shard of one lane."""

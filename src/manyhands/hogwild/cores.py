@@ -10,13 +10,13 @@ import numpy as np
 
 from manyhands.collect.collector import OpenGroup
 from manyhands.collect.episodes import MAX_LENGTH, TRIES
+from manyhands.collect.policy import Policy
 from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError
 from manyhands.core.events import Fault, Notice
 from manyhands.core.heartbeat import BEATS, EPISODE, LANE, unshared
 from manyhands.core.lanes import ShardState
 from manyhands.core.orders import Task
-from manyhands.core.roles import Actor
 from manyhands.core.seeding import action_stream, env_seed
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
@@ -109,7 +109,7 @@ class HogwildShard:
         self.sequence, self.episode = state.sequence, state.lanes[0].episode
         self.skip = frozenset(state.lanes[0].skip)
 
-    def play(self, actor: Actor, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
+    def play(self, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
         """One whole episode, learned from on the way."""
         began = time.perf_counter()
         for attempt in range(TRIES):
@@ -187,6 +187,7 @@ def open_core(memory: SharedMemory) -> OpenGroup:
         report: Report,
         callable_env: envs.MakeEnv | None,
         progress: memoryview,
+        policy: Policy,
     ) -> HogwildShard:
         return HogwildShard(task, index, worker, report, memory, callable_env, progress)
 

@@ -1,12 +1,13 @@
 """From settings and spaces to a NetSpec, and from a NetSpec to what acts."""
 
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from manyhands.config.settings import NetConfig
-from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Float32
 from manyhands.core.networks import Conv, Dense, Head, NetSpec
-from manyhands.core.roles import Actor
+from manyhands.core.roles import Actor, Net
 from manyhands.core.spaces import ObsSpec, Spaces
 
 
@@ -21,11 +22,11 @@ def actor(spec: NetSpec) -> Actor:
     return NumpyNet(spec)
 
 
-def exploration_of(actor: Actor, action: ActionSpec, obs: Float32) -> Float32:
-    """How far someone who judges an agent lets it stray from what it thinks best."""
-    if action.kind == "gaussian":
-        return actor.forward(obs, "log_std")
-    return np.full(1, action.epsilon, np.float32)
+def learning_net(spec: NetSpec, vector: Float32) -> Net:
+    """A network that learns, starting with these numbers."""
+    from manyhands.nets.torch_net import TorchNet
+
+    return TorchNet(spec, vector)
 
 
 def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:
@@ -34,34 +35,44 @@ def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:
     The policy's last layer starts small, so that the first policy is close to uniform
     (Andrychowicz et al. 2021).
     """
+    heads = [Head("policy", spaces.action.outputs, gain=0.01), Head("value", 1, gain=1.0)]
+    return with_heads(config, spaces, heads + spread_head(config, spaces))
+
+
+def spread_head(config: NetConfig, spaces: Spaces) -> list[Head]:
+    """The log standard deviations of a gaussian policy, unless the algorithm chooses actions by itself."""
+    if spaces.action.kind != "gaussian" or spaces.action.algo:
+        return []
+    return [Head("log_std", spaces.action.sizes[0], gain=config.log_std, free=True)]
+
+
+def own_heads(config: NetConfig, spaces: Spaces, heads: Mapping[str, Callable[[Any], int]]) -> NetSpec:
+    """Heads by name, each of the size that it has for the action space; outputs start small."""
+    found = [Head(name, size(spaces.action.space), gain=0.1) for name, size in heads.items()]
+    return with_heads(config, spaces, found + spread_head(config, spaces))
+
+
+def with_heads(config: NetConfig, spaces: Spaces, heads: Sequence[Head]) -> NetSpec:
+    """These heads, with the hidden layers that the settings ask for: each its own, or all on one trunk."""
     layers = tuple(Dense(size, config.activation) for size in config.hidden)
     trunk: tuple[Dense | Conv, ...] = convolutions(config, spaces.obs) + layers
     shared = config.shared or bool(spaces.obs.image)
     apart = () if shared else layers
-    heads = [
-        Head("policy", spaces.action.outputs, apart, gain=0.01),
-        Head("value", 1, apart, gain=1.0),
-    ]
-    if spaces.action.kind == "gaussian":
-        heads.append(Head("log_std", spaces.action.sizes[0], gain=config.log_std, free=True))
     return NetSpec(
         input_shape=spaces.obs.shape,
-        heads=tuple(heads),
+        heads=tuple(head if head.free else replace(head, hidden=apart) for head in heads),
         trunk=trunk if shared else (),
         image=spaces.obs.image,
         normalise=config.normalise and not spaces.obs.image,
     )
 
 
-def q_network(config: NetConfig, spaces: Spaces, lanes: int) -> NetSpec:
-    """The values of all actions; and how often each lane explores, which a learner decides."""
+def q_network(config: NetConfig, spaces: Spaces) -> NetSpec:
+    """The values of all actions."""
     layers = tuple(Dense(size, config.activation) for size in config.hidden)
     return NetSpec(
         input_shape=spaces.obs.shape,
-        heads=(
-            Head("policy", spaces.action.outputs, layers, gain=0.1),
-            Head("epsilon", lanes, gain=1.0, free=True),
-        ),
+        heads=(Head("policy", spaces.action.outputs, layers, gain=0.1),),
         trunk=convolutions(config, spaces.obs),
         image=spaces.obs.image,
         normalise=config.normalise and not spaces.obs.image,

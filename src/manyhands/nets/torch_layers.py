@@ -152,13 +152,14 @@ class Trunk:
             inputs = outputs[0] if isinstance(layer, DenseLayer) else outputs
         return flat(inputs)
 
-    def backward(self, gradient: Tensor) -> None:
-        """Adds to the gradients of all layers, given that of the outputs."""
+    def backward(self, gradient: Tensor, wanted: bool) -> Tensor:
+        """Adds to the gradients of all layers, given that of the outputs; that of the inputs if `wanted`."""
         for number, layer in reversed(list(enumerate(self.layers))):
             inputs, outputs = self.passed[number]
-            inputs_grad = layer.backward(inputs, outputs, _shaped(gradient, outputs), number > 0)
+            inputs_grad = layer.backward(inputs, outputs, shaped(gradient, outputs), wanted or number > 0)
             if inputs_grad is not None:
                 gradient = inputs_grad
+        return gradient
 
 
 def flat(hidden: Tensor) -> Tensor:
@@ -166,7 +167,7 @@ def flat(hidden: Tensor) -> Tensor:
     return (hidden.permute(0, 2, 3, 1) if hidden.ndim == 4 else hidden).flatten(1)
 
 
-def _shaped(gradient: Tensor, like: Tensor) -> Tensor:
+def shaped(gradient: Tensor, like: Tensor) -> Tensor:
     """From [B, n] or [1, B, n] back to what was made flat; what has its shape already stays."""
     if like.ndim == 4 and gradient.ndim < 4:
         count, channels, height, width = like.shape

@@ -14,11 +14,11 @@ from manyhands.core.errors import RunError
 from manyhands.core.networks import Activation, Conv, NetSpec, Parameter
 from manyhands.core.weights import average
 from manyhands.nets.numpy_net import NORMAL_LIMIT
-from manyhands.nets.torch_layers import ConvLayer, DenseHeads, DenseLayer, FreeHead, Trunk
+from manyhands.nets.torch_layers import ConvLayer, DenseHeads, DenseLayer, FreeHead, Trunk, shaped
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-OWN = ("epsilon", "input.")
-"""Beginnings of the names of numbers that travel with the weights and are not learned."""
+STATISTICS = "input."
+"""Beginning of the names of numbers that are measured, not learned."""
 KEPT = 2**30
 """Bytes up to which memory is kept."""
 
@@ -38,6 +38,8 @@ class TorchNet:
         self.trained = self.flat[: spec.trained].detach()
         self.heads: dict[tuple[str, ...], list[DenseHeads | FreeHead]] = {}
         self.last: list[DenseHeads | FreeHead] = []
+        self.inputs: Tensor  # of the last `forward`, as the first layer saw them
+        self.pixels = False  # whether they were bytes
         self.views: dict[str, Tensor] = {}
         for p in spec.parameters:
             view = _view(self.flat, p)
@@ -56,7 +58,7 @@ class TorchNet:
 
     def average_into(self, vector: Float32, share: float) -> None:
         """Move towards `vector`, by this share of the way; all but the numbers that are not learned."""
-        own = {name: view.clone() for name, view in self.views.items() if name.startswith(OWN)}
+        own = {name: view.clone() for name, view in self.views.items() if name.startswith(STATISTICS)}
         self.load(average(self.vector(), vector, share))
         for name, view in own.items():
             self.views[name].copy_(view)
@@ -83,20 +85,39 @@ class TorchNet:
             groups = (names,) if self._alike(names) else tuple((name,) for name in names)
             self.heads[names] = [self._group(group) for group in groups]
         self.last = self.heads[names]
-        inputs = self.trunk.forward(self._inputs(obs))
-        return [output for group in self.last for output in group.forward(inputs)]
+        self.inputs, self.pixels = self._inputs(obs), obs.dtype == torch.uint8
+        hidden = self.trunk.forward(self.inputs)
+        return [output for group in self.last for output in group.forward(hidden)]
 
-    def backward(self, gradients: Sequence[Tensor]) -> None:
-        """Adds to the flat gradient, given those of the last `forward`'s outputs."""
+    def backward(self, gradients: Sequence[Tensor], wanted: bool = False) -> Tensor | None:
+        """Adds to the flat gradient, given those of the last `forward`'s outputs.
+
+        Returns the gradient of the observations [B, ...] if it is `wanted`.
+        """
         left = list(gradients)
-        trunk_grad: list[Tensor] = []
+        hidden_grad: list[Tensor] = []
         for group in self.last:
             mine, left = left[: group.count], left[group.count :]
-            inputs_grad = group.backward(mine, bool(self.spec.trunk))
-            if inputs_grad is not None:
-                trunk_grad.append(inputs_grad)
-        if trunk_grad:
-            self.trunk.backward(sum(trunk_grad[1:], trunk_grad[0]))
+            group_grad = group.backward(mine, wanted or bool(self.spec.trunk))
+            if group_grad is not None:
+                hidden_grad.append(group_grad)
+        if not hidden_grad:
+            return None
+        inputs_grad = self.trunk.backward(sum(hidden_grad[1:], hidden_grad[0]), wanted)
+        return self._obs_grad(inputs_grad) if wanted else None
+
+    def _obs_grad(self, inputs_grad: Tensor) -> Tensor:
+        """The gradient of the observations, given that of what `_inputs` made of them."""
+        gradient = shaped(inputs_grad, self.inputs)
+        if self.spec.normalise:
+            inside = self.inputs.abs() < NORMAL_LIMIT
+            rows = gradient.reshape(len(gradient), -1) * self.views["input.scale"]
+            gradient = rows.view(gradient.shape).where(inside, 0.0)
+        if self.spec.image == "hwc":
+            gradient = gradient.permute(0, 2, 3, 1)
+        if self.pixels:
+            gradient = gradient / 255
+        return gradient.reshape(-1, *self.spec.input_shape)
 
     def _group(self, names: tuple[str, ...]) -> DenseHeads | FreeHead:
         if self.spec.head(names[0]).free:

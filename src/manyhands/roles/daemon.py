@@ -122,7 +122,7 @@ class Daemon:
         limits = self.limits
         command += ["--limits", f"{limits.memory},{limits.lanes},{limits.message}"]
         for pattern in self.allowed:
-            command += ["--allow-env", pattern]
+            command += ["--allow", pattern]
         for mark in self.refused_runs:
             command += ["--refuse-run", str(mark)]
         process = subprocess.Popen(

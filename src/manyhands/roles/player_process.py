@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--worker")
     parser.add_argument("--process")
     parser.add_argument("--once", action="store_true")
-    parser.add_argument("--allow-env", action="append", default=[])
+    parser.add_argument("--allow", action="append", default=[])
     parser.add_argument("--limits", type=_limits)
     parser.add_argument("--refuse-run", action="append", default=[], type=int)
     options = parser.parse_args(arguments)
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
             address,
             options.worker,
             options.process,
-            options.allow_env,
+            options.allow,
             progress,
             options.once,
             say,

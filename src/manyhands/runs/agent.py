@@ -6,16 +6,15 @@ from typing import Any
 import numpy as np
 
 from manyhands.collect.episodes import EpisodePlayer
+from manyhands.collect.policy import Policy, open_policy
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError, UsageError
 from manyhands.core.evaluation import Evaluation
-from manyhands.core.roles import Actor
 from manyhands.core.spaces import ObsSpec
 from manyhands.envs import make as envs
 from manyhands.envs.codec import Encoder, decoder, encoder
 from manyhands.envs.describe import describe
-from manyhands.nets.build import actor, exploration_of
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.store import Run
 
@@ -27,7 +26,7 @@ JUDGED_SEED = 1_000_000
 class Agent:
     """Acts on the environment's own observations and answers with its own kind of actions."""
 
-    actor: Actor
+    policy: Policy
     action: ActionSpec
     encode: Encoder
     decode: Any
@@ -37,17 +36,16 @@ class Agent:
     def act(self, obs: Any, sample: bool = False) -> Any:
         """The best action for one observation, or a sampled one; some agents are meant to play by chance."""
         row = self._row(obs)
-        outputs = self.actor.forward(row, "policy")
+        outputs = self.policy.outputs(row)
         noise_scale = self.action.noise_scale(sample)
         noise = noise_scale * self.action.noise(self.noise, 1) if noise_scale else None
-        exploration = exploration_of(self.actor, self.action, row)
-        return self.decode(self.action.choose(outputs, exploration, noise))[0]
+        return self.decode(self.policy.choose(outputs, noise))[0]
 
     def values(self, obs: Any) -> Array:
         """What each action is worth in one observation; for agents that learned that (dqn, apex)."""
         if self.action.kind != "values":
             raise UsageError("this agent learned which actions to prefer, not what they are worth")
-        worth: Array = self.action.values(self.actor.forward(self._row(obs), "policy"))[0]
+        worth: Array = self.action.values(self.policy.outputs(self._row(obs))["policy"])[0]
         return worth
 
     def _row(self, obs: Any) -> Array:
@@ -70,10 +68,10 @@ def from_checkpoint(checkpoint: Checkpoint, env: envs.Env, name: str) -> Agent:
     spaces = describe(env)
     if spaces.obs.shape != checkpoint.spec.input_shape or not checkpoint.action.fits(spaces.action):
         raise EnvError(f"{name} has other spaces now than when the agent was trained")
-    net = actor(checkpoint.spec)
-    net.load(checkpoint.weights.vector)
+    policy = open_policy(checkpoint.spec, checkpoint.action)
+    policy.load(checkpoint.weights)
     return Agent(
-        net,
+        policy,
         checkpoint.action,
         encoder(env.observation_space, spaces.obs),
         decoder(env.action_space, checkpoint.action),

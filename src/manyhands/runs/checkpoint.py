@@ -42,6 +42,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
         "action": checkpoint.action.to_json(),
         "version": checkpoint.weights.version,
         "previous": [weights.version for weights in checkpoint.previous],
+        "beside": {name: len(array) for name, array in checkpoint.weights.beside.items()},
         "progress": dict(checkpoint.progress),
         **states,
     }
@@ -49,7 +50,13 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     arrays = {
         MESSAGE: np.frombuffer(message, np.uint8),
         "weights": checkpoint.weights.vector,
+        **_beside_arrays("weights", checkpoint.weights),
         **{f"previous{weights.version}": weights.vector for weights in checkpoint.previous},
+        **{
+            name: array
+            for weights in checkpoint.previous
+            for name, array in _beside_arrays(f"previous{weights.version}", weights).items()
+        },
         **{f"learner.{name}": array for name, array in checkpoint.learner.items()},
         **{f"collect.{name}": array for name, array in state_arrays.items()},
     }
@@ -88,8 +95,9 @@ def read(path: Path) -> Checkpoint:
         message = wire.decode(arrays[MESSAGE].tobytes(), "checkpoint")
         meta = message.meta
         spec = NetSpec.from_json(meta["spec"])
-        weights = _weights(spec, int(meta["version"]), arrays["weights"])
-        previous = tuple(_weights(spec, int(v), arrays[f"previous{v}"]) for v in meta["previous"])
+        beside = meta.get("beside", {})
+        weights = _weights(spec, int(meta["version"]), arrays, "weights", beside)
+        previous = tuple(_weights(spec, int(v), arrays, f"previous{v}", beside) for v in meta["previous"])
         shards = wire.unpack_states(meta, _section(arrays, "collect."))
         action = ActionSpec.from_json(meta["action"])
         progress = dict(meta["progress"])
@@ -99,12 +107,23 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(spec, action, weights, previous, learner, shards, progress)
 
 
-def _weights(spec: NetSpec, version: int, vector: Array) -> Weights:
+def _beside_arrays(prefix: str, weights: Weights) -> dict[str, Array]:
+    return {f"{prefix}.beside.{name}": array for name, array in weights.beside.items()}
+
+
+def _weights(
+    spec: NetSpec, version: int, arrays: Mapping[str, Array], prefix: str, beside: Mapping[str, int]
+) -> Weights:
+    vector = arrays[prefix]
     if vector.dtype != np.float32 or vector.shape != (spec.size,):
         raise RunError(f"{vector.size} weights of {vector.dtype} for a network of {spec.size}")
     if not np.isfinite(vector).all():
         raise RunError("weights that are not finite")
-    return Weights(version, vector, spec.schema)
+    extras = {name: arrays[f"{prefix}.beside.{name}"] for name in beside}
+    for name, array in extras.items():
+        if array.dtype != np.float32 or array.shape != (beside[name],) or not np.isfinite(array).all():
+            raise RunError(f"{name} beside the weights is not {beside[name]} finite numbers")
+    return Weights(version, vector, spec.schema, extras)
 
 
 def _section(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:

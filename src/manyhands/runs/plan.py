@@ -38,7 +38,8 @@ class Plan:
 
     def first_weights(self) -> Weights:
         vector = self.spec.initial_vector(hash_seed(self.config.run.seed, INIT), self.config.net.initial_std)
-        return Weights(0, vector, self.spec.schema)
+        beside = self.config.algorithm.beside(self.config.collect.all_lanes)
+        return Weights(0, vector, self.spec.schema, beside)
 
 
 def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: bool = True) -> Plan:
@@ -52,7 +53,11 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
     finally:
         envs.close(env)
     algorithm = config.algorithm
-    spaces = replace(found, action=algorithm.actions(found.action, config.net, config.env.id))
+    algorithm.check_actions(found.action.space, config.run.algo, config.env.id)
+    action = algorithm.action_spec(found.action, config.net, config.run.algo)
+    if action.algo and config.collect.random:
+        raise UsageError(f"collect.random stays 0: {config.run.algo} chooses its actions by itself")
+    spaces = replace(found, action=action)
     solved_at = config.run.solved_at if config.run.solved_at is not None else spaces.threshold
     layout = Layout(
         steps=config.collect.steps,
@@ -65,12 +70,21 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
     )
     algorithm.check(config, spaces)
     algorithm.check_memory(layout, config.collect.shards, learns_here)
-    spec = algorithm.network(config.net, spaces, config.collect.shards * config.collect.lanes)
-    cores = algorithm.cores(config.collect.shards) if algorithm.uses_cores else None
+    spec = algorithm.network(config.net, spaces)
+    cores = algorithm.cores(config.collect.shards, config.run.algo) if algorithm.uses_cores else None
     if learns_here:
         check_network(spec)
         _check_batches(config, layout)
-    task = Task(config.env, spec, layout, config.run.seed, config.collect.random_lanes, cores)
+    beside = algorithm.beside(config.collect.all_lanes)
+    task = Task(
+        config.env,
+        spec,
+        layout,
+        config.run.seed,
+        config.collect.random_lanes,
+        cores,
+        tuple((name, len(array)) for name, array in beside.items()),
+    )
     if cores is not None and learns_here:
         _check_room(config, task)
     return Plan(config, spaces, task, solved_at, callable_env)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.channels.base import ExecutorChannel
+from manyhands.config import algorithms
 from manyhands.config.settings import Config
 from manyhands.core.errors import RunError, UsageError
 from manyhands.core.horizon import Horizon
@@ -96,12 +97,18 @@ def train(
             run.save_config(config)
         for _ in range(executors - 1):
             assert channel is not None
-            held.enter_context(_another_executor(channel, run.path, envs.imported_names(config.env)))
+            held.enter_context(_another_executor(channel, run.path, _own_code(config)))
         measure = measures(planned, run, first.version)
         _execute(planned, run, opened, first, resumed, view, exchange, measure)
         opened.finish("the run is over")
         run.save_worker_stats(opened.worker_stats())  # with the workers' last reports
     return run
+
+
+def _own_code(config: Config) -> list[str]:
+    """The names of the user's own code that a run needs, as `--allow` takes them."""
+    algo = [] if config.run.algo in algorithms.BUILT_IN else [config.run.algo]
+    return envs.imported_names(config.env) + algo
 
 
 @contextmanager
@@ -112,7 +119,7 @@ def _another_executor(channel: str, path: Path, allowed: Sequence[str]) -> Itera
     place.mkdir()  # so that the next one takes another
     command = [sys.executable, "-c", JOINER, str(os.getpid())]
     command += ["train", "--join", broker_name(path), "--quiet", "--dir", str(place)]
-    command += [word for name in allowed for word in ("--allow-env", name)]
+    command += [word for name in allowed for word in ("--allow", name)]
     process = subprocess.Popen(command, env={**os.environ, CHANNEL_VARIABLE: channel}, process_group=0)
     try:
         yield
@@ -135,7 +142,7 @@ def join(
 ) -> Run:
     """Another executor for a run over a broker: shares its data, has an agent and a directory of its own.
 
-    The run's settings come over the network, so its environment's code must be `allowed` here.
+    The run's settings come over the network, so code that they name must be `allowed` here.
     """
     from manyhands.channels.amqp.connection import Address
     from manyhands.channels.amqp.joined import JoinedChannel
@@ -146,7 +153,7 @@ def join(
     with ExitStack() as held:
         channel = JoinedChannel(Address.parse(broker), run_name)
         held.callback(channel.finish, "the run is over")
-        config = channel.config()
+        config = channel.config(allowed)
         envs.check_imports(config.env, allowed)
         seed = (
             hash_seed(config.run.seed, INIT, int(channel.agent, 16)) >> 33

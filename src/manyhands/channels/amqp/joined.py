@@ -10,6 +10,7 @@ import math
 import time
 import uuid
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from queue import Empty, SimpleQueue
@@ -83,8 +84,8 @@ class JoinedChannel:
         self.link = Link(address, self._declare, self.prefetch, changed=self._changed)
         self.link.start()
 
-    def config(self) -> Config:
-        """The run's settings, from its first executor."""
+    def config(self, allowed: Sequence[str]) -> Config:
+        """The run's settings, from its first executor; they may name code that is `allowed` here."""
         deadline = time.monotonic() + ASK_TIMEOUT
         while (now := time.monotonic()) < deadline:
             if now - self.asked > 1.0:
@@ -94,7 +95,7 @@ class JoinedChannel:
             except Empty:
                 continue
             if kind == "settings":
-                config = Config.from_plain(parse_yaml(facts[0], "the run's settings"), foreign=True)
+                config = Config.from_plain(parse_yaml(facts[0], "the run's settings"), allowed)
                 if one_line(config.env.id, MAX_ID) != config.env.id:
                     raise WireError(f"env.id is {one_line(config.env.id, MAX_ID)}, no environment's name")
                 if config.run.mode != "async":

@@ -53,7 +53,7 @@ class Session:
         return self._task
 
     def hear_weights(self, message: wire.Message, agent: str) -> None:
-        weights = wire.read_weights(message, self._task.spec)
+        weights = wire.read_weights(message, self._task.spec, self._task.beside)
         if agent not in self.versions and len(self.versions) >= MOST_AGENTS:
             raise WireError(f"weights of more than {MOST_AGENTS} agents")
         with self.arrived:

@@ -37,6 +37,7 @@ from manyhands.channels.amqp.session import WEIGHTS_TIMEOUT, ConnectionReplacedE
 from manyhands.channels.amqp.throttle import Throttle
 from manyhands.channels.limits import OwnLimits
 from manyhands.collect.collector import OutOfTurnError
+from manyhands.config import algorithms
 from manyhands.core import wire
 from manyhands.core.decoding import MAX_TEXT
 from manyhands.core.errors import EnvError, ManyhandsError, UsageError, WireError
@@ -265,6 +266,8 @@ class Player:
         with self._watched(session):
             self.progress[SHARD], self.progress[EPISODE] = CHECKING, -1
             envs.check_imports(task.env, self.allowed)
+            if task.layout.action.algo:
+                algorithms.check_allowed(task.layout.action.algo, self.allowed)
             envs.close(envs.make(task.env))
 
     def _lanes(self) -> int:

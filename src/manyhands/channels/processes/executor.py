@@ -118,7 +118,8 @@ class ProcessesChannel:
         self.selector = selectors.DefaultSelector()
         self.callable_env = callable_env
         self.descriptors: list[int] = []
-        self.board = shared.WeightBoard(self._share(shared.WeightBoard.size(task.spec)), task.spec)
+        memory = self._share(shared.WeightBoard.size(task.spec, task.beside))
+        self.board = shared.WeightBoard(memory, task.spec, task.beside)
         self.board.clear()
         slots = shared.ROLLOUT_SLOTS
         self.memories = [self._share(slots * shared.rollout_size(task.layout)) for _ in range(shards)]

@@ -11,7 +11,7 @@ from manyhands.core.arrays import Array, Float32
 from manyhands.core.errors import RunError
 from manyhands.core.networks import NetSpec
 from manyhands.core.trajectories import Layout
-from manyhands.core.weights import Weights
+from manyhands.core.weights import Beside, Weights
 
 ALIGNMENT = 64
 WEIGHT_SLOTS = 4
@@ -41,17 +41,18 @@ class WeightBoard:
 
     VOID = -2
 
-    def __init__(self, memory: mmap.mmap, spec: NetSpec) -> None:
-        self.spec = spec
-        stride = _aligned(8 + 4 * spec.size)
+    def __init__(self, memory: mmap.mmap, spec: NetSpec, beside: Beside = ()) -> None:
+        self.spec, self.beside = spec, beside
+        stride = _slot_size(spec, beside)
+        count = spec.size + sum(size for _, size in beside)
         self.newest_cell = np.frombuffer(memory, np.int64, 1, 0)
         starts = [ALIGNMENT + slot * stride for slot in range(WEIGHT_SLOTS)]
         self.versions = [np.frombuffer(memory, np.int64, 1, start) for start in starts]
-        self.vectors = [np.frombuffer(memory, np.float32, spec.size, start + 8) for start in starts]
+        self.numbers = [np.frombuffer(memory, np.float32, count, start + 8) for start in starts]
 
     @staticmethod
-    def size(spec: NetSpec) -> int:
-        return ALIGNMENT + WEIGHT_SLOTS * _aligned(8 + 4 * spec.size)
+    def size(spec: NetSpec, beside: Beside = ()) -> int:
+        return ALIGNMENT + WEIGHT_SLOTS * _slot_size(spec, beside)
 
     def clear(self) -> None:
         for cell in (self.newest_cell, *self.versions):
@@ -60,7 +61,8 @@ class WeightBoard:
     def write(self, weights: Weights) -> None:
         slot = weights.version % WEIGHT_SLOTS
         self.versions[slot][0] = self.VOID
-        self.vectors[slot][...] = weights.vector
+        parts = [weights.vector, *(weights.beside[name] for name, _ in self.beside)]
+        np.concatenate(parts, out=self.numbers[slot])
         self.versions[slot][0] = weights.version
         self.newest_cell[0] = weights.version
 
@@ -78,10 +80,19 @@ class WeightBoard:
 
     def read(self, version: int) -> Weights:
         slot = version % WEIGHT_SLOTS
-        vector: Float32 = self.vectors[slot].copy()
+        numbers: Float32 = self.numbers[slot].copy()
         if self.versions[slot][0] != version:
             raise RunError(f"weights of version {version} are gone; the newest is {self.newest()}")
-        return Weights(version, vector, self.spec.schema)
+        at, beside = self.spec.size, {}
+        for name, size in self.beside:
+            beside[name] = numbers[at : at + size]
+            at += size
+        return Weights(version, numbers[: self.spec.size], self.spec.schema, beside)
+
+
+def _slot_size(spec: NetSpec, beside: Beside) -> int:
+    """The bytes of one version: its number, the vector, and what travels beside it."""
+    return _aligned(8 + 4 * (spec.size + sum(size for _, size in beside)))
 
 
 def rollout_size(layout: Layout) -> int:

@@ -31,8 +31,9 @@ class WorkerSide:
         self.callable_env: MakeEnv | None = None
         if pickled:
             self.callable_env = cloudpickle.loads(pickled)
-        spec, layout = self._task.spec, self._task.layout
-        self.board = shared.WeightBoard(mmap.mmap(board_fd, shared.WeightBoard.size(spec)), spec)
+        spec, layout, beside = self._task.spec, self._task.layout, self._task.beside
+        board = mmap.mmap(board_fd, shared.WeightBoard.size(spec, beside))
+        self.board = shared.WeightBoard(board, spec, beside)
         size = shared.ROLLOUT_SLOTS * shared.rollout_size(layout)
         self.memory: SharedMemory | None = None
         if self._task.cores is not None:
