@@ -21,6 +21,7 @@ class A2cConfig(OnPolicyConfig):
     epochs: int = 1
     minibatch: int = 0
     normalise_advantage: bool = False
+    """Shift and scale every batch's advantages to mean 0 and deviation 1."""
 
 
 class A2c(OnPolicy):

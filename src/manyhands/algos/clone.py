@@ -49,6 +49,7 @@ class CloneConfig(OnPolicyConfig):
     memory: int = 1_000_000
     """elite and threshold: pairs of observation and action that are held; the oldest go first."""
     minibatch: int = 512
+    """Pairs for each step of the optimizer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -34,11 +34,13 @@ class ImpalaConfig(OnPolicyConfig):
     gae_lambda: float = 1.0
     """V-trace's lambda."""
     rho_clip: float = 1.0
+    """V-trace's bound on importance weights, which decides what the values converge to."""
     c_clip: float = 1.0
     epochs: int = 1
     minibatch: int = 512
     """Steps from which one step of the optimizer learns, rounded to whole lanes; 0 takes the whole batch."""
     normalise_advantage: bool = False
+    """Shift and scale every batch's advantages to mean 0 and deviation 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

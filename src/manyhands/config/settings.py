@@ -99,14 +99,16 @@ class RunConfig:
     """How a run is carried out."""
 
     algo: str = "ppo"
+    """The algorithm: a built-in one, one of an installed package, or `module:Class` of your own."""
     workers: int = -1
-    """Worker processes; 0 plays inside this process, -1 takes one per core but no more than shards."""
+    """Worker processes; 0 plays inside this process, -1 takes one per core, but no more than shards."""
     cpus_per_worker: float = 1.0
     """What Ray is asked to set aside for each worker; other channels take what there is."""
     mode: Mode = "pipelined"
     """sync: no core works while another learns, lag 0. pipelined: the next batch is made while this one is
     learned, lag exactly 1. async: take what is there, lag bounded, not reproducible."""
     seed: int = 0
+    """What all chance is drawn from: in sync and pipelined mode the same seed gives the same result."""
     steps: int = 1_000_000
     """Stop after this many environment steps at the latest."""
     updates: int = 0

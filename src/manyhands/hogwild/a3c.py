@@ -35,6 +35,7 @@ class A3cConfig(HogwildConfig):
     entropy: float = 0.0
     """Weight of the entropy bonus, against settling too early."""
     value_weight: float = 1.0
+    """Weight of the value's loss beside the policy's."""
     average: bool = False
     """Gradients are means over the steps of a batch, not sums."""
     gae_lambda: float = 1.0
