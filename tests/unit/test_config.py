@@ -15,6 +15,7 @@ from manyhands.config.algorithms import BUILT_IN
 from manyhands.config.resolve import merge, parse_override, read_yaml, recipe, resolve
 from manyhands.config.settings import Config, NetConfig
 from manyhands.core.errors import UsageError
+from manyhands.envs import lto  # noqa: F401 (which registers its environment)
 
 
 def refused(plain: Any, *words: str) -> None:
@@ -253,9 +254,9 @@ def test_every_recipe_resolves_for_its_environment(name: str) -> None:
 def test_a_recipe_is_not_chosen_for_another_environment_or_a_callable() -> None:
     assert recipe("LunarLander-v3", None)
     assert recipe("LunarLander-v2", None)
-    assert recipe("LunarLande-v3", None) == {}
-    assert recipe("module:LunarLander-v3", None) == {}
-    assert recipe("", None) == {}
+    assert recipe("LunarLande-v3", None) == ()
+    assert recipe("module:LunarLander-v3", None) == ()
+    assert recipe("", None) == ()
 
 
 def test_environments_without_a_recipe_get_the_general_settings() -> None:

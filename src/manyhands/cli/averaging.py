@@ -24,7 +24,7 @@ from manyhands.averaging.protocol import (
     structure,
 )
 from manyhands.averaging.recorder import ParentRecorder, ParentSetup
-from manyhands.config.resolve import parse_override, read_yaml, resolve
+from manyhands.config.resolve import environment, parse_override, read_yaml, resolve
 from manyhands.config.settings import Config
 from manyhands.core.checks import require
 from manyhands.core.decoding import decode
@@ -104,12 +104,13 @@ def parent(options: argparse.Namespace) -> None:
 
 
 def _new(options: argparse.Namespace, given: dict[str, Any], held: ExitStack) -> ParentSetup:
-    if options.env is None:
+    env = options.env or environment(options.config)
+    if env is None:
         raise UsageError("which environment? For example: manyhands parent LunarLander-v3")
     averaging = AveragingConfig(**given)
     seed = {} if options.seed is None else {"run": {"seed": options.seed}}
     overrides = (*(parse_override(text) for text in options.set), seed)
-    config = resolve(options.env, options.algo, options.config, overrides, DEFAULT_ALGO)
+    config = resolve(env, options.algo, options.config, overrides, DEFAULT_ALGO, options.recipes)
     path = store.choose_path(options.name, options.dir)
     planned = _planned(config)
     first = planned.first_weights()  # before there is a directory, which nobody would want if that fails

@@ -19,15 +19,13 @@ def step_length(text: str) -> float | str:
         raise ArgumentTypeError(f"{text!r} is neither auto nor a length") from None
 
 
-def add_parent(commands: Any) -> None:
-    parent = commands.add_parser(
-        "parent",
-        help="average the weights of children on other machines",
-        description="Holds one network, and averages it with what its children send after every update, "
+def add_parent(parent: Any, helping: bool) -> None:
+    parent.description = (
+        "Holds one network, and averages it with what its children send after every update, "
         "which is an episode for a3c: theta <- (1 - alpha) theta + alpha theta_child, and on the child's "
         "side the same with beta. Children come and go as they like. Settings are those of `train`. "
         "Ctrl-C stops and saves; --resume goes on at the same address with the same token, and takes all "
-        "options but those of a new run (ENV, --algo, --set, --config, --seed, --name, --dir).",
+        "options but those of a new run (ENV, --algo, --set, --config, --seed, --name, --dir)."
     )
     parent.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
     parent.add_argument("--algo", help="what the children learn with, as in train (default: a3c)")
@@ -68,12 +66,10 @@ def add_parent(commands: Any) -> None:
     add_debug(parent)
 
 
-def add_child(commands: Any) -> None:
-    child = commands.add_parser(
-        "child",
-        help="train on this machine for a parent elsewhere",
-        description="Joins a parent, learns from it what to train, trains with all cores, and exchanges "
-        "weights. It comes back by itself when the connection is lost; Ctrl-C ends it.",
+def add_child(child: Any, helping: bool) -> None:
+    child.description = (
+        "Joins a parent, learns from it what to train, trains with all cores, and exchanges "
+        "weights. It comes back by itself when the connection is lost; Ctrl-C ends it."
     )
     child.add_argument("url", metavar="URL", help="ws://host:8765 (the default port), or wss:// for TLS")
     child.add_argument("--cores", type=int, help="processes that train (default: all cores)")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from manyhands.config.resolve import parse_override, read_yaml, resolve
+from manyhands.config.resolve import environment, parse_override, read_yaml, resolve
 from manyhands.core.errors import ManyhandsError, RunError, UsageError, missing_extra
 from manyhands.core.texts import figures, one_line
 from manyhands.runs import store
@@ -28,6 +28,8 @@ WIDE = 200
 def run(options: argparse.Namespace) -> None:
     commands = {
         "train": train,
+        "settings": settings,
+        "recipe": recipe,
         "eval": evaluate,
         "play": play,
         "worker": worker,
@@ -39,6 +41,18 @@ def run(options: argparse.Namespace) -> None:
         "sweep": sweep,
     }
     commands[options.command](options)
+
+
+def settings(options: argparse.Namespace) -> None:
+    from manyhands.cli.settings import show_settings
+
+    show_settings(options)
+
+
+def recipe(options: argparse.Namespace) -> None:
+    from manyhands.cli.settings import print_recipe
+
+    print_recipe(options)
 
 
 def train(options: argparse.Namespace) -> None:
@@ -84,10 +98,8 @@ def train(options: argparse.Namespace) -> None:
             measures=measure_quality,
         )
         return
-    if options.env is None and options.config is not None:
-        section = read_yaml(options.config).get("env")
-        options.env = section.get("id") if isinstance(section, dict) else None
-    if options.env is None:
+    env = options.env or environment(options.config)
+    if env is None:
         raise UsageError("which environment? For example: manyhands train LunarLander-v3")
     if several:
         if options.mode not in (None, "async"):
@@ -102,7 +114,7 @@ def train(options: argparse.Namespace) -> None:
     names = ("workers", "mode", "steps", "until", "seed", "cpus_per_worker")
     named = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     overrides = (*(parse_override(text) for text in options.set), {"run": named})
-    config = resolve(options.env, options.algo, options.config, overrides)
+    config = resolve(env, options.algo, options.config, overrides, recipes=options.recipes)
     if options.barrier is not None and not config.algorithm.uses_cores:
         raise UsageError(f"--barrier is for cores that learn together (a3c, adqn), not {config.run.algo}")
     train_run(config, options.name, options.dir, view=view, channel=channel, executors=options.executors)

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
+from manyhands.config import algorithms
 from manyhands.core.errors import UsageError
 from manyhands.envs.importing import check_pattern
 
@@ -33,6 +34,36 @@ def add_run(parser: Any) -> None:
     parser.add_argument("--resume", metavar="RUN", help="go on with a run, by name or path")
     add_settings(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file")
+    add_recipes(parser)
+
+
+def add_recipes(parser: Any) -> None:
+    parser.add_argument(
+        "--recipes",
+        type=Path,
+        metavar="DIR",
+        help="recipes of your own, which win over built-in ones (default: $MANYHANDS_RECIPES)",
+    )
+
+
+def add_algo(parser: Any, helping: bool) -> None:
+    names = algorithms.names() if helping else algorithms.BUILT_IN  # looking for packages takes its time
+    text = f"{', '.join(names)}, or module:Class of your own (default: the recipe's)"
+    parser.add_argument("--algo", help=text)
+
+
+def add_setting(parser: Any, option: str, **more: Any) -> None:
+    """An option for the setting of a run that is called like it; its help is the setting's own sentence."""
+    from manyhands.config.sentences import settings_in
+    from manyhands.config.settings import RunConfig
+
+    name = option.removeprefix("--").replace("-", "_")
+    setting = next(each for each in settings_in("run", RunConfig) if each.name == name)
+    text = setting.sentence.removesuffix(".")
+    choices = f"{setting.kind}; " if setting.choices else ""
+    default = setting.default if isinstance(setting.default, str) else f"{setting.default:,}"
+    text = f"{text[0].lower()}{text[1:]} ({choices}default: {default}, or the recipe's)"
+    parser.add_argument(option, help=text.replace("%", "%%"), **more)
 
 
 def add_settings(parser: Any) -> None:

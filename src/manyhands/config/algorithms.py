@@ -1,11 +1,17 @@
-"""Which algorithms there are, by name. Each is imported when it is asked for."""
+"""Which algorithms there are, by name: built in, offered by installed packages, or a user's own.
 
+Each is imported when it is asked for.
+"""
+
+import dataclasses
 import importlib
 import re
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from manyhands.config import plugins
 from manyhands.core.action_spaces import ActionSpace
 from manyhands.core.errors import UsageError, did_you_mean
 from manyhands.core.texts import one_line
@@ -23,28 +29,70 @@ BUILT_IN = {
 }
 OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """An algorithm of the user's own: `module:Class`."""
+SCRIPT = "__main__"
+GIVEN: dict[str, type[Any]] = {}
+"""Classes that were given from Python, by the names that stand for them in settings."""
+
+
+def names() -> list[str]:
+    """All that have a name here: built in, then those of installed packages."""
+    offered = plugins.offered(plugins.ALGORITHMS)
+    return [*BUILT_IN, *sorted(name for name in offered if name not in BUILT_IN)]
 
 
 def check_name(name: str) -> None:
     """Refuse what is no algorithm's name; imports nothing."""
-    if name not in BUILT_IN and not OWN.fullmatch(name):
-        raise UsageError(
-            f"run.algo is {name!r:.100}; it must be one of {', '.join(BUILT_IN)}, or module:Class of your own"
-            f"{did_you_mean(name, BUILT_IN)}"
-        )
+    if name in BUILT_IN or OWN.fullmatch(name) or plugins.find(plugins.ALGORITHMS, name, "algorithm"):
+        return
+    raise UsageError(
+        f"run.algo is {name!r:.100}; it must be one of {', '.join(names())}, or module:Class of your own"
+        f"{did_you_mean(name, names())}"
+    )
 
 
-@cache
 def find(name: str) -> Any:
     """The class of the algorithm that is called `name`; see `algos/algorithm.py`."""
     check_name(name)
-    module_name, _, class_name = BUILT_IN.get(name, name).partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"run.algo is {name}, which cannot be imported: {error}") from error
-    if not isinstance(found, type) or not hasattr(found, "learner"):
-        raise UsageError(f"run.algo is {name}, which is not a class derived from manyhands.algos.Algorithm")
+    return GIVEN[name] if name in GIVEN else _imported(name)
+
+
+def name_of(kind: type[Any]) -> str:
+    """The name of a class in settings: a built-in one's own, else `module:Class`.
+
+    One that cannot be imported so, because it is a script's, a notebook's or a function's, is said to be of
+    `__main__`: only its own process has it.
+    """
+    path = f"{kind.__module__}:{kind.__name__}"
+    for name, built_in in BUILT_IN.items():
+        if built_in == path:
+            return name
+    importable = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+    return path if importable else f"{SCRIPT}:{kind.__name__}"
+
+
+def register(kind: Any) -> str:
+    """Remember a class that was given from Python, and return the name that stands for it in settings."""
+    _check_class(kind, f"algo is {kind!r:.100}")
+    name = name_of(kind)
+    if name not in BUILT_IN:
+        GIVEN[name] = kind
+    return name
+
+
+@cache
+def _imported(name: str) -> Any:
+    point = None if ":" in name or name in BUILT_IN else plugins.find(plugins.ALGORITHMS, name, "algorithm")
+    if point is not None:
+        found = plugins.load(point, "algorithm")
+    else:
+        module_name, _, class_name = BUILT_IN.get(name, name).partition(":")
+        try:
+            found = getattr(importlib.import_module(module_name), class_name)
+        except (ImportError, AttributeError) as error:
+            raise UsageError(
+                f"run.algo is {name}, which cannot be imported: {error}{_again(name)}"
+            ) from error
+    _check_class(found, f"run.algo is {name}")
     return found
 
 
@@ -59,6 +107,17 @@ def check_allowed(name: str, allowed: Sequence[str]) -> None:
 def supports(name: str, space: ActionSpace) -> bool:
     """Whether the algorithm has actions of this kind."""
     return isinstance(space, find(name).actions)
+def _again(name: str) -> str:
+    """What to try where a run was made from Python with a class that only its own program has."""
+    module, _, cls = name.partition(":")
+    return f"; give it again, from Python: manyhands.train(..., algo={cls})" if module == SCRIPT else ""
+
+
+def _check_class(found: Any, what: str) -> None:
+    if not isinstance(found, type) or not hasattr(found, "learner"):
+        raise UsageError(f"{what}, which is not a class derived from manyhands.algos.Algorithm")
+    if not dataclasses.is_dataclass(getattr(found, "config", None)):
+        raise UsageError(f"{what}, whose `config` is not a dataclass of its settings")
 
 
 def anywhere() -> tuple[str, ...]:

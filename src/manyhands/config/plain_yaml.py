@@ -1,5 +1,6 @@
 """YAML as plain data, bounded: a few hundred bytes of aliases can stand for more than a machine holds."""
 
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -33,6 +34,26 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
             loader.dispose()
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2021-13-45 is no date
         raise UsageError(f"{where} cannot be read as YAML: {' '.join(str(error).split())[:300]}") from error
+
+
+def read_sections(raw: bytes, where: str) -> dict[str, Any]:
+    """The sections in `raw`; {} where there is nothing in it."""
+    plain = parse_yaml(raw, where)
+    if plain is None:
+        return {}
+    if not isinstance(plain, dict):
+        raise UsageError(f"{where} must hold sections such as env, algo, run")
+    return plain
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The sections in a file."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_YAML + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    return read_sections(raw, str(path))
 
 
 def _count(node: yaml.Node, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:

@@ -1,19 +1,36 @@
-"""Where a run's settings come from: recipe or general ones, then a file, then overrides."""
+"""Where a run's settings come from: recipe or general ones, then a file, then overrides; later ones win."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-from importlib import resources
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from manyhands.config import algorithms
-from manyhands.config.plain_yaml import MAX_YAML, parse_yaml
-from manyhands.config.settings import Config, RunConfig, check_sections
-from manyhands.core.env_config import EnvConfig
+from manyhands.config import algorithms, plugins
+from manyhands.config.plain_yaml import parse_yaml
+from manyhands.config.plain_yaml import read_yaml as read_yaml
+from manyhands.config.recipe_files import ALL, DEFAULT_ALGO, find_recipe
+from manyhands.config.settings import CollectConfig, Config, RunConfig, check_sections
 from manyhands.core.errors import UsageError
 from manyhands.core.texts import one_line
+
+OVERRIDE = "--set"
+"""The source of settings that were given one by one."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Settings by section, and where they come from."""
+
+    source: str
+    plain: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A run's settings, and where each that is no default comes from, by `section.name`."""
+
+    config: Config
+    sources: Mapping[str, str]
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,57 +54,108 @@ def parse_override(text: str) -> dict[str, Any]:
     return {section: {name: parse_yaml(value, f"--set {one_line(text, 100)}")}}
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def environment(file: Path | None) -> str | None:
+    """The environment that a file of settings names, such as a run's `config.yaml`."""
+    section = read_yaml(file).get("env") if file is not None else None
+    found = section.get("id") if isinstance(section, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
+def recipe(env_id: str, algo: str | None, directory: Path | None = None) -> tuple[Layer, ...]:
+    """The tuned settings for an environment, or none. Without `algo`, its default algorithm's."""
+    found = find_recipe(env_id, directory)
+    if found is None:
+        return ()
+    algo = algo or str(found.plain[DEFAULT_ALGO])
+    source = f"recipe {found.where}"
+    tuned = found.plain.get(algo)
+    layers = (
+        Layer(source, found.plain.get(ALL, {})),
+        Layer(source, tuned) if tuned else general(algo),
+        Layer(source, {"run": {"algo": algo}}),
+    )
+    if found.own:
+        _check_recipe(found.where, layers)
+    return layers
+
+
+def general(algo: str) -> Layer:
+    """An algorithm's settings for environments without a recipe."""
+    return Layer(f"general settings of {algo}", algorithms.find(algo).general)
+
+
+def _check_recipe(where: str, layers: Sequence[Layer]) -> None:
+    """Tell what is wrong with somebody's recipe by its file's name, before others are laid over it."""
+    plains = [layer.plain for layer in layers]
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_YAML + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    plain = parse_yaml(raw, str(path))
-    if plain is None:
-        return {}
-    if not isinstance(plain, dict):
-        raise UsageError(f"{path} must hold sections such as env, algo, run")
-    return plain
-
-
-def recipe(env_id: str, algo: str | None) -> dict[str, Any]:
-    """The tuned settings for an environment, or none. Without `algo`, its default algorithm's.
-
-    The environment's name stands before the version, so that `CartPole-v1` uses `CartPole.yaml`.
-    """
-    name = EnvConfig(env_id).family or env_id.rpartition("/")[2].rpartition("-v")[0]
-    file = resources.files("manyhands.config.recipes") / f"{name}.yaml"
-    if ":" in env_id or not file.is_file():
-        return {}
-    plain: dict[str, Any] = yaml.safe_load(file.read_text())
-    algo = algo or plain["default_algo"]
-    tuned = plain.get(algo) or algorithms.find(algo).general
-    return merge(plain.get("all", {}), tuned, {"run": {"algo": algo}})
+        for plain in plains:
+            check_sections(plain)
+        Config.from_plain(merge(*plains))
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
 
 
 def resolve(
     env_id: str,
     algo: str | None = None,
     file: Path | None = None,
-    overrides: tuple[Mapping[str, Any], ...] = (),
+    overrides: Sequence[Mapping[str, Any]] = (),
     default_algo: str | None = None,
+    recipes: Path | None = None,
 ) -> Config:
     """Recipe (or general settings), then the config file, then overrides; later ones win."""
-    given = merge(read_yaml(file) if file else {}, *overrides)
-    if algo is None:
-        algo = given["run"].get("algo") if isinstance(given.get("run"), Mapping) else None
-        algo = default_algo if algo is None else algo
-    check_sections(given)
-    if isinstance(algo, str):
-        algorithms.check_name(algo)
-    base: Mapping[str, Any] = {}
-    if algo is None or isinstance(algo, str):
-        base = recipe(env_id, algo) or algorithms.find(algo or RunConfig().algo).general
-    named: dict[str, Any] = {"env": {"id": env_id}}
+    return resolve_with_sources(env_id, algo, file, overrides, default_algo, recipes).config
+
+
+def resolve_with_sources(
+    env_id: str | None,
+    algo: str | None = None,
+    file: Path | None = None,
+    overrides: Sequence[Mapping[str, Any]] = (),
+    default_algo: str | None = None,
+    recipes: Path | None = None,
+) -> Resolved:
+    """The same, with where each setting comes from; without an environment, the algorithm's general ones."""
+    given = [Layer(str(file), read_yaml(file))] if file is not None else []
+    given += [Layer(OVERRIDE, override) for override in overrides]
+    for layer in given:
+        check_sections(layer.plain)
+    together = merge(*(layer.plain for layer in given))
+    played = env_id if env_id is not None else together.get("env", {}).get("id")
+    named = [] if env_id is None else [Layer("ENV", {"env": {"id": env_id}})]
     if algo is not None:
-        named["run"] = {"algo": algo}
-    config = Config.from_plain(merge(base, given, named))
-    if config.algorithm.uses_cores and given.get("collect"):
+        named.append(Layer("--algo", {"run": {"algo": algo}}))
+    wanted = algo if algo is not None else together.get("run", {}).get("algo", default_algo)
+    layers = [*_base(played, wanted, recipes), *given, *named]
+    config = Config.from_plain(merge(*(layer.plain for layer in layers)))
+    sources = {
+        f"{section}.{name}": layer.source
+        for layer in layers
+        for section, settings in layer.plain.items()
+        for name in settings
+    }
+    collect = _collecting(config, "collect" in together)
+    changed = [name for name, value in vars(collect).items() if value != getattr(config.collect, name)]
+    sources.update({f"collect.{name}": config.run.algo for name in changed})
+    return Resolved(replace(config, collect=collect), sources)
+
+
+def _base(env_id: Any, algo: Any, recipes: Path | None) -> tuple[Layer, ...]:
+    """What others lie over: a recipe, else general settings; nothing for what cannot be looked up."""
+    if not isinstance(env_id, str | None) or not isinstance(algo, str | None):
+        return ()  # refused with all the rest
+    if algo is not None:
+        algorithms.check_name(algo)
+        plugins.refuse_clash(plugins.ALGORITHMS, algo, algorithms.BUILT_IN, "algorithm")
+    found = recipe(env_id, algo, recipes) if env_id else ()
+    named = () if algo is None else (Layer("default", {"run": {"algo": algo}}),)
+    return found or (general(algo or RunConfig().algo), *named)
+
+
+def _collecting(config: Config, given: bool) -> CollectConfig:
+    """How experience is made; the algorithm may have a say in that."""
+    one_lane = config.collect.lanes == config.collect.steps == 1  # as a run of it writes into config.yaml
+    if config.algorithm.uses_cores and given and not one_lane:
         raise UsageError(f"{config.run.algo} plays one lane on every core; leave collect.* out")
-    return replace(config, collect=config.algorithm.collecting(config.collect, config.run.workers))
+    collect: CollectConfig = config.algorithm.collecting(config.collect, config.run.workers)
+    return collect

@@ -115,6 +115,16 @@ def start(playing: list[Env], actions: list[Any], about_to: Callable[[int], None
                 bare(env).start(action)
 
 
+def check_known(config: EnvConfig) -> None:
+    """Refuse a Gymnasium id that nothing is registered for, without making it."""
+    if ":" in config.id or config.family:
+        return
+    try:
+        gymnasium.spec(config.id)
+    except GymnasiumError as error:
+        raise UsageError(_unknown(config.id, error)) from error
+
+
 def close(env: Env) -> None:
     """Closes one that nobody plays any more; what goes wrong with it is said, and no more."""
     CLOSER.close(type(env.unwrapped), env.close, shows=_shows(env))

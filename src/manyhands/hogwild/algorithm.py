@@ -35,6 +35,7 @@ class HogwildConfig:
     optimizer: Literal["sgd", "rmsprop", "adam"] = "sgd"
     """Its numbers are shared like the weights."""
     learning_rate: float = 1e-4
+    """How far a step of the optimizer goes."""
     momentum: float = 0.9
     """sgd only."""
     weight_decay: float = 0.0
@@ -96,6 +97,10 @@ class Hogwild(Algorithm):
 
     def cores(self, count: int, name: str) -> Cores:
         """What a task says of them; `name` is what the run calls the algorithm."""
+        if name.startswith(f"{algorithms.SCRIPT}:"):
+            raise UsageError(
+                f"{name} learns on cores, which import it by name; put the class into a module of its own"
+            )
         return Cores(count, name, asdict(self.settings))
 
     def check(self, config: Config, spaces: Spaces) -> None:

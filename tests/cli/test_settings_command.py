@@ -1,0 +1,65 @@
+"""`manyhands settings` and `manyhands recipe` as a person types them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from test_cli import call, refused
+
+from manyhands.config.resolve import resolve
+
+
+def test_settings_are_lines_for_grep_and_one_list_as_json(tmp_path: Path) -> None:
+    words = ("settings", "LunarLander-v3", "--set", "net.hidden=[7]")
+    shown = call(*words, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    (line,) = [line for line in shown.stdout.splitlines() if line.startswith("net.hidden")]
+    assert line.split()[1:3] == ["[7]", "--set"]
+    assert line.endswith("Sizes of the dense layers (after the convolutions, for images).")
+    listed = json.loads(call(*words, "--json", cwd=tmp_path).stdout)
+    assert [each["setting"] for each in listed] == [line.split()[0] for line in shown.stdout.splitlines()]
+    (epochs,) = [each for each in listed if each["setting"] == "algo.epochs"]
+    assert (epochs["value"], epochs["default"]) == (8, 4)
+    assert epochs["source"] == "recipe LunarLander.yaml"
+    assert epochs["sentence"] == "Passes over each batch."
+
+
+def test_a_printed_recipe_trains_the_same_with_config(tmp_path: Path) -> None:
+    for algo in ("ppo", "dqn"):
+        printed = call("recipe", "CartPole-v1", "--algo", algo, cwd=tmp_path).stdout
+        file = tmp_path / "mine.yaml"
+        file.write_text(printed)
+        assert yaml.safe_load(printed)["env"] == {"id": "CartPole-v1"}
+        plain = yaml.safe_load(printed)
+        assert resolve(plain["env"]["id"], None, file) == resolve("CartPole-v1", algo)
+    done = call("train", "--config", "mine.yaml", "--steps", "512", "--dir", "run", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = call("settings", "--config", "run/config.yaml", "--json", cwd=tmp_path)
+    (steps,) = [each for each in json.loads(again.stdout) if each["setting"] == "run.steps"]
+    assert (steps["value"], steps["source"]) == (512, "run/config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["settings", "LunarLandr-v3"], ["LunarLandr-v3", "did you mean LunarLander-v3"]),
+        (["settings", "--algo", "pppo"], ["did you mean ppo"]),
+        (["settings", "CartPole-v1", "--set", "algo.gama=1"], ["did you mean gamma"]),
+        (["settings", "CartPole-v1", "--recipes", "nowhere"], ["--recipes is nowhere"]),
+        (["recipe"], ["ENV", "manyhands recipe --help"]),
+        (["recipe", "LunarLandr-v3"], ["did you mean LunarLander-v3"]),
+        (["settings", "--config", "none.yaml"], ["none.yaml"]),
+    ],
+)
+def test_wrong_calls_are_one_line(tmp_path: Path, words: list[str], said: list[str]) -> None:
+    refused(call(*words, cwd=tmp_path), 2, *said)
+
+
+def test_help_tells_the_sentences_and_defaults_of_the_fields(tmp_path: Path) -> None:
+    shown = " ".join(call("train", "--help", cwd=tmp_path, COLUMNS="200").stdout.split())
+    assert (
+        "stop after this many environment steps at the latest (default: 1,000,000, or the recipe's)" in shown
+    )
+    assert "(sync, pipelined or async; default: pipelined, or the recipe's)" in shown
+    assert "lag bounded, not reproducible" in shown
