@@ -16,7 +16,7 @@ __all__ = ["__version__", "load", "train"]
 
 def train(
     env: str | Callable[..., Any],
-    algo: str | None = None,
+    algo: str | type[Any] | None = None,
     *,
     workers: int | None = None,
     mode: str | None = None,
@@ -33,8 +33,11 @@ def train(
     """Trains an agent and returns its run; the arguments are those of `manyhands train`.
 
     `env` is a Gymnasium id, `module:callable`, or a callable that returns an environment. `settings` are
-    overrides by section, such as {"algo": {"learning_rate": 3e-4}}.
+    overrides by section, such as {"algo": {"learning_rate": 3e-4}}. `algo` may be a class derived from
+    `manyhands.algos.algorithm.Algorithm`; a run of one that cannot be imported is resumed with it given
+    again.
     """
+    from manyhands.config import algorithms
     from manyhands.config.resolve import resolve
     from manyhands.lto.judge import measure_quality
     from manyhands.runs import store, training
@@ -43,6 +46,8 @@ def train(
     env_id = env if isinstance(env, str) else f"{env.__module__}:{getattr(env, '__qualname__', 'callable')}"
     callable_env = None if isinstance(env, str) else env
     view = View(quiet)
+    if algo is not None and not isinstance(algo, str):
+        algo = algorithms.register(algo)
     if resume is not None:
         found = store.find(resume)
         continued = training.continue_config(found, steps, until, workers)

@@ -1,11 +1,13 @@
-"""Which channel a run gets: a broker's workers, a Ray cluster, worker processes, or none."""
+"""Which channel a run gets: a broker's workers, a Ray cluster, a package's own, worker processes, or none."""
 
 import hashlib
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from manyhands.channels.base import ExecutorChannel
-from manyhands.core.errors import UsageError, missing_extra
+from manyhands.config import plugins
+from manyhands.core.errors import UsageError, did_you_mean, missing_extra
 from manyhands.runs.plan import Plan
 from manyhands.system.machine import usable_cores
 
@@ -16,15 +18,15 @@ LONGEST_RUN_NAME = 180
 """Bytes; at a broker, queues are called by it."""
 
 
-def open_channel(plan: Plan, broker: str | None, path: Path) -> ExecutorChannel:
-    """A broker's workers, worker processes, or none. More workers than shards would have nothing to do."""
-    config = plan.config
-    workers = config.run.workers if config.run.workers >= 0 else usable_cores()
-    workers = min(workers, config.collect.shards)
-    if broker is not None and broker.startswith("ray"):
-        return _open_ray(plan, broker, max(1, workers))
-    if broker is not None:
-        return _open_broker(plan, broker, path)
+OpenChannel = Callable[[Plan, str, Path], ExecutorChannel]
+"""Opens the executor's half of a channel for a planned run: its URL, and the run's directory."""
+
+
+def open_channel(plan: Plan, url: str | None, path: Path) -> ExecutorChannel:
+    """The channel that a URL names by its scheme; without one worker processes, or none."""
+    if url is not None:
+        return _opener(url)(plan, url, path)
+    config, workers = plan.config, _workers(plan)
     if workers == 0:
         from manyhands.channels.inline import InlineChannel
 
@@ -39,6 +41,45 @@ def open_channel(plan: Plan, broker: str | None, path: Path) -> ExecutorChannel:
         config.run.worker_memory,
         plan.callable_env,
     )
+
+
+def check_channel(url: str) -> None:
+    """Refuse a URL that no channel is for; imports nothing."""
+    scheme, own = url.partition(":")[0], _own()
+    if scheme in own:
+        plugins.refuse_clash(plugins.CHANNELS, scheme, own, "channel")
+    elif not plugins.find(plugins.CHANNELS, scheme, "channel"):
+        known = [*own, *plugins.offered(plugins.CHANNELS)]
+        raise UsageError(  # without the rest, which may hold a password
+            f"there is no channel {scheme!r:.60}{did_you_mean(scheme, known)}; there are {', '.join(known)}, "
+            "such as amqp://user:password@host:5672/"
+        )
+
+
+def _opener(url: str) -> OpenChannel:
+    check_channel(url)
+    scheme, own = url.partition(":")[0], _own()
+    if scheme in own:
+        return own[scheme]
+    point = plugins.find(plugins.CHANNELS, scheme, "channel")
+    assert point is not None
+    opener = plugins.load(point, "channel")
+    if not callable(opener):
+        raise UsageError(f"the channel {scheme!r} is {point.value}, which cannot be called to open it")
+    made: OpenChannel = opener
+    return made
+
+
+def _own() -> dict[str, OpenChannel]:
+    """The built-in channels that have a URL, by its scheme."""
+    return {"amqp": _open_broker, "amqps": _open_broker, "ray": _open_ray}
+
+
+def _workers(plan: Plan) -> int:
+    """Worker processes; more of them than shards would have nothing to do."""
+    config = plan.config
+    workers = config.run.workers if config.run.workers >= 0 else usable_cores()
+    return min(workers, config.collect.shards)
 
 
 def broker_name(path: Path) -> str:
@@ -65,7 +106,7 @@ def _open_broker(plan: Plan, broker: str, path: Path) -> ExecutorChannel:
     return AmqpChannel(plan.task, Address.parse(broker), broker_name(path), plan.config)
 
 
-def _open_ray(plan: Plan, address: str, workers: int) -> ExecutorChannel:
+def _open_ray(plan: Plan, address: str, path: Path) -> ExecutorChannel:
     try:
         from manyhands.channels.ray import RayChannel
     except ModuleNotFoundError as error:
@@ -74,7 +115,7 @@ def _open_ray(plan: Plan, address: str, workers: int) -> ExecutorChannel:
     return RayChannel(
         plan.task,
         plan.config.collect.shards,
-        workers,
+        max(1, _workers(plan)),
         run.hang_timeout,
         address,
         run.cpus_per_worker,

@@ -26,7 +26,7 @@ from manyhands.runs.journal import Journal
 from manyhands.runs.learners import Exchange, Exchanging, LazyLearner, Measure, open_learner
 from manyhands.runs.listeners import Listeners
 from manyhands.runs.metrics import MetricsLog
-from manyhands.runs.open_channel import CHANNEL_VARIABLE, broker_name, open_channel
+from manyhands.runs.open_channel import CHANNEL_VARIABLE, broker_name, check_channel, open_channel
 from manyhands.runs.plan import Plan, plan
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
@@ -78,6 +78,8 @@ def train(
         raise UsageError(
             f"{config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
         )
+    if channel is not None:
+        check_channel(channel)
     with ExitStack() as held:
         if resume is not None:
             held.enter_context(resume.lock())
