@@ -87,13 +87,3 @@ class FailingActing(Sarsa):
 
 class NoAlgorithm:
     """Something else."""
-
-
-class NoSettings(Ppo):
-    """One whose settings are not a dataclass."""
-
-    config = int
-
-
-class OwnA3c(A3c):
-    """One whose cores import it by its name."""

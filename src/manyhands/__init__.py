@@ -21,6 +21,7 @@ def train(
     workers: int | None = None,
     mode: str | None = None,
     steps: int | None = None,
+    minutes: float | None = None,
     until: str | None = None,
     seed: int | None = None,
     name: str | None = None,
@@ -28,6 +29,7 @@ def train(
     resume: str | Path | None = None,
     config: str | Path | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    start_from: str | Path | None = None,
     quiet: bool = True,
 ) -> Run:
     """Trains an agent and returns its run; the arguments are those of `manyhands train`.
@@ -35,7 +37,7 @@ def train(
     `env` is a Gymnasium id, `module:callable`, or a callable that returns an environment. `settings` are
     overrides by section, such as {"algo": {"learning_rate": 3e-4}}. `algo` may be a class derived from
     `manyhands.algos.algorithm.Algorithm`; a run of one that cannot be imported is resumed with it given
-    again.
+    again. `start_from` is a run, or RUN:CHECKPOINT, whose agent a new run begins with.
     """
     from manyhands.config import algorithms
     from manyhands.config.resolve import resolve
@@ -50,17 +52,30 @@ def train(
         algo = algorithms.register(algo)
     if resume is not None:
         found = store.find(resume)
-        continued = training.continue_config(found, steps, until, workers)
+        continued = training.continue_config(found, steps, until, workers, minutes)
         return training.train(
             continued, resume=found, callable_env=callable_env, view=view, measures=measure_quality
         )
-    given = {"workers": workers, "mode": mode, "steps": steps, "until": until, "seed": seed}
+    given = {
+        "workers": workers,
+        "mode": mode,
+        "steps": steps,
+        "until": until,
+        "seed": seed,
+        "minutes": minutes,
+    }
     named = {key: value for key, value in given.items() if value is not None}
     file = Path(config) if config is not None else None
     resolved = resolve(env_id, algo, file, (settings or {}, {"run": named}))
     path = Path(directory) if directory is not None else None
     return training.train(
-        resolved, name, path, callable_env=callable_env, view=view, measures=measure_quality
+        resolved,
+        name,
+        path,
+        callable_env=callable_env,
+        view=view,
+        measures=measure_quality,
+        start_from=None if start_from is None else str(start_from),
     )
 
 

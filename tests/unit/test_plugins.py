@@ -14,7 +14,6 @@ from manyhands.config import algorithms, plugins
 from manyhands.config.resolve import resolve
 from manyhands.config.settings import Config
 from manyhands.core.errors import UsageError
-from manyhands.hogwild.a3c import A3c
 from manyhands.runs.open_channel import check_channel
 from manyhands.runs.store import find
 
@@ -29,6 +28,12 @@ def open_here(plan, url, path):
     OPENED.append((url, path))
     return InlineChannel(plan.task, plan.callable_env)
 """
+
+
+class NoSettings(Ppo):
+    """One whose settings are not a dataclass."""
+
+    config = int  # type: ignore[assignment]
 
 
 def offer(
@@ -58,7 +63,7 @@ def test_names_of_our_own_are_found_without_a_look_for_packages(monkeypatch: pyt
         raise AssertionError(group)
 
     monkeypatch.setattr(plugins, "offered", looked)
-    assert Config.from_plain({"run": {"algo": "ppo"}}).algorithm.name == "ppo"
+    assert Config.from_plain({"run": {"algo": "ppo"}}).run.algo == "ppo"
     assert algorithms.find("own_algos:Spo") is own_algos.Spo
     resolve("CartPole-v1")
 
@@ -70,7 +75,7 @@ def test_names_of_our_own_are_found_without_a_look_for_packages(monkeypatch: pyt
         ("bad = own_algos:Nothing", "bad", "the algorithm 'bad' of the package plugged cannot be imported"),
         ("bad = no_such_module:Spo", "bad", "cannot be imported from no_such_module:Spo"),
         ("bad = own_algos:NoAlgorithm", "bad", "is not a class derived from"),
-        ("bad = own_algos:NoSettings", "bad", "is not a dataclass"),
+        ("bad = test_plugins:NoSettings", "bad", "is not a dataclass"),
     ],
 )
 def test_a_package_that_offers_no_algorithm_or_takes_a_name_of_ours_is_refused(
@@ -153,17 +158,6 @@ def test_a_class_that_cannot_be_imported_is_given_again_to_resume(tmp_path: Path
 
 
 def test_something_that_is_no_algorithm_is_refused_when_it_is_given() -> None:
-    for wrong in (own_algos.NoAlgorithm, own_algos.NoSettings, 3):
+    for wrong in (own_algos.NoAlgorithm, NoSettings, 3):
         with pytest.raises(UsageError, match=r"algo is .*, (which is not a class|whose `config` is not)"):
             manyhands.train("CartPole-v1", wrong)  # type: ignore[arg-type]
-
-
-def test_cores_find_a_class_of_ones_own_by_its_name() -> None:
-    class Local(A3c):
-        pass
-
-    with pytest.raises(UsageError, match="put the class into a module of its own"):
-        Local(Local.config()).cores(1)
-    cores = own_algos.OwnA3c(A3c.config()).cores(2)
-    assert cores.algo == "own_algos:OwnA3c"
-    assert type(own_algos.OwnA3c.of(cores)) is own_algos.OwnA3c

@@ -47,8 +47,15 @@ def add_train(train: Any, helping: bool) -> None:
     train.add_argument("--join", metavar="RUN", help="be one more executor of a run at the broker")
     add_allow(train)
     add_setting(train, "--steps", type=parse_int)
+    add_setting(train, "--minutes", type=float)
     add_setting(train, "--until")
     add_setting(train, "--seed", type=int)
+    train.add_argument(
+        "--start-from",
+        metavar="RUN[:CHECKPOINT]",
+        help="begin with the agent of another run, by name or path, whose network is the same: its best "
+        "tested one, or such as last; settings are the new run's own, and its optimizer starts afresh",
+    )
     add_run(train)
     add_quiet(train)
     add_debug(train)
@@ -130,6 +137,13 @@ def add_show(show: Any, helping: bool) -> None:
     show.add_argument("run", metavar="RUN", help="a run's name or path")
     show.add_argument("--out", type=Path, help="where to write the learning curve (default: RUN/plots/)")
     add_debug(show)
+
+
+def add_rm(rm: Any, helping: bool) -> None:
+    rm.description = "Remove runs from the disk, for good. Runs in use and directories that are no runs stay."
+    rm.add_argument("run", metavar="RUN", nargs="+", help="a run's name or path")
+    rm.add_argument("--yes", action="store_true", help="do not ask")
+    add_debug(rm)
 
 
 def add_show_settings(settings: Any, helping: bool) -> None:

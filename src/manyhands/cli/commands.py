@@ -7,22 +7,13 @@ import re
 import statistics
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
-import yaml
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from manyhands.config.resolve import environment, parse_override, read_yaml, resolve
-from manyhands.core.errors import ManyhandsError, RunError, UsageError, missing_extra
-from manyhands.core.texts import figures, one_line
+from manyhands.config.resolve import environment, parse_override, resolve
+from manyhands.config.settings import Config
+from manyhands.core.errors import RunError, UsageError, missing_extra
+from manyhands.core.texts import figures
 from manyhands.runs import store
 from manyhands.system.program import program
-
-WIDE = 200
-"""Columns of a table that does not go to a terminal."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -37,7 +28,8 @@ def run(options: argparse.Namespace) -> None:
         "parent": averaging,
         "child": averaging,
         "runs": runs,
-        "show": show,
+        "show": runs,
+        "rm": runs,
         "sweep": sweep,
     }
     commands[options.command](options)
@@ -58,7 +50,7 @@ def recipe(options: argparse.Namespace) -> None:
 def train(options: argparse.Namespace) -> None:
     from manyhands.lto.judge import measure_quality
     from manyhands.runs.open_channel import CHANNEL_VARIABLE
-    from manyhands.runs.training import continue_config, join
+    from manyhands.runs.training import join
     from manyhands.runs.training import train as train_run
     from manyhands.runs.view import View
 
@@ -75,49 +67,68 @@ def train(options: argparse.Namespace) -> None:
         return
     if options.allow:
         raise UsageError("--allow goes with --join, where others name the environment")
-    if options.resume is not None:
-        refused = ("env", "algo", "mode", "barrier", "seed", "name", "dir", "config")
-        given = [name for name in refused if getattr(options, name) is not None] + options.set
-        if given:
-            raise UsageError(
-                f"--resume goes on with the run's own settings; only --steps, --until, --workers, --channel "
-                f"and --quiet go with it, not {', '.join(given)}"
-            )
-        found = store.find(options.resume)
-        if (found.path / store.AVERAGING).exists():
-            raise UsageError(f"{found.path} is a parent's run; manyhands parent --resume {found.path}")
-        config = continue_config(found, options.steps, options.until, options.workers)
-        if several and config.run.mode != "async":
-            raise UsageError(f"{found.path} is {config.run.mode}; only async runs have several executors")
-        train_run(
-            config,
-            resume=found,
-            view=view,
-            channel=channel,
-            executors=options.executors,
-            measures=measure_quality,
+    if several and options.start_from is not None:
+        raise UsageError("--start-from goes with one executor: each of several has an agent of its own")
+    resumed = None if options.resume is None else _resumed(options)
+    config = _new_config(options) if resumed is None else _continued(options, resumed)
+    train_run(
+        config,
+        options.name,
+        options.dir,
+        resume=resumed,
+        view=view,
+        channel=channel,
+        executors=options.executors,
+        measures=measure_quality,
+        start_from=options.start_from,
+    )
+
+
+def _resumed(options: argparse.Namespace) -> store.Run:
+    """The run that is to go on, with its own settings."""
+    refused = ("env", "algo", "mode", "barrier", "seed", "name", "dir", "config", "recipes", "start_from")
+    given = [name for name in refused if getattr(options, name) is not None] + options.set
+    if given:
+        raise UsageError(
+            f"--resume goes on with the run's own settings; only --steps, --minutes, --until, --workers, "
+            f"--channel and --quiet go with it, not {', '.join(given)}"
         )
-        return
+    found = store.find(options.resume)
+    if (found.path / store.AVERAGING).exists():
+        raise UsageError(f"{found.path} is a parent's run; manyhands parent --resume {found.path}")
+    return found
+
+
+def _continued(options: argparse.Namespace, run: store.Run) -> Config:
+    from manyhands.runs.training import continue_config
+
+    config = continue_config(run, options.steps, options.until, options.workers, options.minutes)
+    if options.executors != 1 and config.run.mode != "async":
+        raise UsageError(f"{run.path} is {config.run.mode}; only async runs have several executors")
+    return config
+
+
+def _new_config(options: argparse.Namespace) -> Config:
     env = options.env or environment(options.config)
     if env is None:
         raise UsageError("which environment? For example: manyhands train LunarLander-v3")
-    if several:
-        if options.mode not in (None, "async"):
-            raise UsageError(
-                f"several executors share the data as it comes, so --mode is async, not {options.mode}"
-            )
-        options.mode = "async"
+    mode = options.mode
+    if options.executors != 1:
+        if mode not in (None, "async"):
+            raise UsageError(f"several executors share the data as it comes, so --mode is async, not {mode}")
+        mode = "async"
     if options.barrier is not None:
-        if options.mode is not None:
+        if mode is not None:
             raise UsageError("--barrier on is --mode sync, and off is async; give one of them")
-        options.mode = "sync" if options.barrier == "on" else "async"
-    names = ("workers", "mode", "steps", "until", "seed", "cpus_per_worker")
-    named = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+        mode = "sync" if options.barrier == "on" else "async"
+    names = ("workers", "steps", "minutes", "until", "seed", "cpus_per_worker")
+    given = {"mode": mode, **{name: getattr(options, name) for name in names}}
+    named = {name: value for name, value in given.items() if value is not None}
     overrides = (*(parse_override(text) for text in options.set), {"run": named})
     config = resolve(env, options.algo, options.config, overrides, recipes=options.recipes)
     if options.barrier is not None and not config.algorithm.uses_cores:
         raise UsageError(f"--barrier is for cores that learn together (a3c, adqn), not {config.run.algo}")
-    train_run(config, options.name, options.dir, view=view, channel=channel, executors=options.executors)
+    return config
 
 
 def _name_at_broker(text: str) -> str:
@@ -225,63 +236,9 @@ def averaging(options: argparse.Namespace) -> None:
 
 
 def runs(options: argparse.Namespace) -> None:
-    found = store.all_runs()
-    if not found:
-        print("No runs under runs/ yet. Make one: manyhands train LunarLander-v3")
-        return
-    table = Table(box=None)
-    for heading in ("run", "environment", "algo", "seed", "status", "steps", "time", "best test"):
-        table.add_column(heading, justify="right" if heading in ("steps", "time", "best test") else "left")
-    for item in found:
-        try:
-            row = _run_row(item)
-        except ManyhandsError as error:
-            row = (item.name, "", "", "", "damaged", "", "", "")
-            print(f"manyhands: {one_line(error)}", file=sys.stderr)
-        table.add_row(*(Text(one_line(cell)) for cell in row))  # files may hold markup, or a terminal's codes
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDE  # names are for other programs to read, so they are not shortened
-    console.print(table)
+    from manyhands.cli import runs as commands
 
-
-def _run_row(item: store.Run) -> tuple[str, ...]:
-    config, status = item.config(), item.status()
-    best = status.get("best_mean", status.get("last_mean"))  # a parent judges its last agent alone
-    return (
-        item.name,
-        config.env.id,
-        config.run.algo,
-        str(config.run.seed),
-        _state(item, status),
-        f"{status.get('steps', 0):,}",
-        f"{status.get('seconds', 0.0):.1f} s",
-        "-" if best is None else f"{best:.1f}",
-    )
-
-
-def _state(run: store.Run, status: dict[str, Any]) -> str:
-    state = str(status.get("status", "no checkpoint"))
-    return "interrupted" if state == "running" and not run.in_use() else state
-
-
-def show(options: argparse.Namespace) -> None:
-    from manyhands.runs.agent import goal
-    from manyhands.runs.plots import learning_curve
-
-    found = store.find(options.run)
-    status = found.status()
-    shown: dict[str, Any] = found.config().to_plain()
-    if (found.path / store.AVERAGING).exists():
-        shown["averaging"] = read_yaml(found.path / store.AVERAGING)
-    print(yaml.safe_dump({**shown, "result": status}, sort_keys=False), end="")
-    if not found.metrics():
-        print("No metrics yet, so no learning curve.")
-        return
-    out: Path = options.out or found.path / "plots" / "learning_curve.png"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    learning_curve(found, out, goal(found))
-    print(f"learning curve: {out}")
+    {"runs": commands.list_runs, "show": commands.show, "rm": commands.remove}[options.command](options)
 
 
 def sweep(options: argparse.Namespace) -> None:

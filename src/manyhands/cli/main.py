@@ -24,6 +24,7 @@ COMMANDS = {
     "lto": "learn to optimise a function: train, predict, export, plot, judge",
     "runs": "list the runs under runs/",
     "show": "a run's settings, result and learning curve",
+    "rm": "remove runs",
     "sweep": "try many settings: averaging",
 }
 LONGEST_ERROR = 2000
@@ -46,6 +47,7 @@ examples:
   manyhands child ws://host:8765                      be one of them
   manyhands lto ackley                                learn to optimise a function
   manyhands runs                                      list the runs under runs/
+  manyhands rm LunarLander-v3-ppo-1                   remove one of them
   manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
 """
 
@@ -82,6 +84,7 @@ def _add_options(one: Any, command: str, helping: bool) -> None:
         "child": averaging_options.add_child,
         "runs": command_options.add_runs,
         "show": command_options.add_show,
+        "rm": command_options.add_rm,
         "sweep": command_options.add_sweep,
     }
     if command in adds:

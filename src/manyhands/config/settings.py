@@ -111,6 +111,9 @@ class RunConfig:
     """What all chance is drawn from: in sync and pipelined mode the same seed gives the same result."""
     steps: int = 1_000_000
     """Stop after this many environment steps at the latest."""
+    minutes: float = 0.0
+    """Stop after this many minutes by the clock, and test and save what was learned by then; 0 is no limit. A
+    run that is resumed has as many again."""
     updates: int = 0
     """Stop after this many updates of the weights, which for a3c are rounds of episodes; 0 is no limit."""
     until: Literal["solved", "steps", "external"] = "solved"
@@ -148,7 +151,7 @@ class RunConfig:
         require(episodes <= MAX_EPISODES, "run.test_episodes", episodes, allowed)
         require(self.worker_memory >= 100, "run.worker_memory", self.worker_memory, "100 (MB) or more")
         positive(self, "run", "cpus_per_worker")
-        not_negative(self, "run", "updates")
+        not_negative(self, "run", "minutes", "updates")
         not_negative(self, "run", "test_share", "margin", "checkpoint_every", "max_lag", "max_faults")
         if self.solved_at is not None:
             require(math.isfinite(self.solved_at), "run.solved_at", self.solved_at, "a number")

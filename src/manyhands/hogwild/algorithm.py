@@ -97,10 +97,6 @@ class Hogwild(Algorithm):
 
     def cores(self, count: int, name: str) -> Cores:
         """What a task says of them; `name` is what the run calls the algorithm."""
-        if name.startswith(f"{algorithms.SCRIPT}:"):
-            raise UsageError(
-                f"{name} learns on cores, which import it by name; put the class into a module of its own"
-            )
         return Cores(count, name, asdict(self.settings))
 
     def check(self, config: Config, spaces: Spaces) -> None:

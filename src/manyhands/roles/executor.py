@@ -103,7 +103,7 @@ class Executor:
         self.fault_times: deque[float] = deque()
         self.last_row: dict[str, Any] = {}
         self.last_log = 0.0
-        self.last_save = self.started = time.monotonic()
+        self.last_save = self.started = self.called = time.monotonic()
 
     def resume(
         self, counts: Progress, previous: tuple[Weights, ...], states: Mapping[int, ShardState]
@@ -130,7 +130,8 @@ class Executor:
 
     def run(self) -> None:
         """Until solved, out of steps, or stopped. Saves at the end, whatever the reason."""
-        self.started = time.monotonic() - self.counts.seconds
+        self.called = time.monotonic()
+        self.started = self.called - self.counts.seconds
         if self.counts.steps and self._test_is_due():
             self._test()  # the one during which the run was stopped
         while not self.stopping and not self.ended and not self._finished():
@@ -145,6 +146,9 @@ class Executor:
             self._log()
             if time.monotonic() - self.last_save >= self.config.run.checkpoint_every:
                 self._save()
+        interrupted = self.stopping or self.ended
+        if self._out_of_time() and self.weights.version and not interrupted and self._test_is_due():
+            self._test()  # of what was learned before time was up
         if self.last_row:
             self.listener.progress(self.last_row, self)
         self._save()
@@ -158,7 +162,24 @@ class Executor:
         if self.config.run.until == "solved" and self.counts.solved:
             return True
         updates = self.config.run.updates
-        return self.counts.steps >= self.config.run.steps or 0 < updates <= self.weights.version
+        over = self.counts.steps >= self.config.run.steps or 0 < updates <= self.weights.version
+        return over or self._out_of_time()
+
+    def _out_of_time(self) -> bool:
+        """Whether the minutes are over that this call may take."""
+        run = self.config.run
+        return run.until != "external" and 0 < 60 * run.minutes <= time.monotonic() - self.called
+
+    @property
+    def share(self) -> float:
+        """How much of what it may take has been used: of the steps, the updates or the minutes."""
+        run = self.config.run
+        shares = [self.counts.steps / run.steps]
+        if run.updates:
+            shares.append(self.weights.version / run.updates)
+        if run.minutes:
+            shares.append((time.monotonic() - self.called) / (60 * run.minutes))
+        return min(1.0, max(shares))
 
     def _order_next(self, shard: int, agent: str = "") -> None:
         self.ordered[shard] += 1
@@ -182,9 +203,11 @@ class Executor:
         return state
 
     def _gather(self) -> list[Trajectory] | None:
-        """Waits for the next batch; None when asked to stop."""
+        """Waits for the next batch; None when asked to stop, or when time is up."""
         self.players = max(1, len(self.channel.workers()))
         while (batch := self._batch()) is None and not self.stopping and not self.ended:
+            if self._out_of_time():
+                break
             began, played = time.monotonic(), self.counts.collecting
             self._await_event()
             self.counts.waiting += time.monotonic() - began

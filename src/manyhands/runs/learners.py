@@ -12,6 +12,7 @@ from manyhands.core.weights import Weights
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.journal import Journal
 from manyhands.runs.plan import Plan
+from manyhands.runs.warm_start import Start
 
 Measure = Callable[[Weights], dict[str, float]]
 """Measures every new version of the weights by means of its own."""
@@ -86,8 +87,12 @@ def open_learner(
     horizon: Horizon,
     memory: object = None,
     measure: Measure | None = None,
+    start: Start | None = None,
 ) -> LazyLearner:
-    """What learns in a run; `memory` is what cores share that learn by themselves."""
+    """What learns in a run; `memory` is what cores share that learn by themselves.
+
+    `start` is another run's agent that a new one begins with.
+    """
     config = plan.config
     setup = LearnerSetup(
         spec=plan.spec,
@@ -105,6 +110,8 @@ def open_learner(
         if resumed is not None and resumed.learner:
             learner.load_state(first.version, resumed.learner)
             learner.restore_replay(journal.read(until=learner.chunks))
+        elif start is not None:
+            start.give(learner)
         return learner
 
     lazy = LazyLearner(make, first, measure)

@@ -30,6 +30,7 @@ from manyhands.runs.open_channel import CHANNEL_VARIABLE, broker_name, check_cha
 from manyhands.runs.plan import Plan, plan
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
+from manyhands.runs.warm_start import Start, warm_start
 from manyhands.system.signals import stop_signals, uninterrupted
 from manyhands.system.threads import share_cores
 
@@ -64,11 +65,12 @@ def train(
     exchange: Exchange | None = None,
     start: Weights | None = None,
     measures: Measures = no_measure,
+    start_from: str | None = None,
 ) -> Run:
     """Trains, and returns the run. Ctrl-C stops cleanly. `channel` is a broker, a Ray cluster, or none.
 
-    `start` is what a new run begins with instead of random weights; `measures` makes what measures every
-    new version of them.
+    `start` is what a new run begins with instead of random weights, or `start_from`, another run's agent;
+    `measures` makes what measures every new version of them.
     """
     view = view or View(quiet=True)
     share_cores(view.said)
@@ -84,7 +86,13 @@ def train(
         if resume is not None:
             held.enter_context(resume.lock())
         resumed = _last_checkpoint(resume, planned)
-        first = resumed.weights if resumed is not None else start or planned.first_weights()
+        warm = Start(start) if start is not None else None
+        if start_from is not None:
+            warm = warm_start(start_from, planned)
+        if resumed is not None:
+            first = resumed.weights
+        else:
+            first = warm.weights if warm is not None else planned.first_weights()
         run = resume or store.create(path, config)
         try:
             opened = open_channel(planned, channel, run.path)
@@ -101,7 +109,7 @@ def train(
             assert channel is not None
             held.enter_context(_another_executor(channel, run.path, _own_code(config)))
         measure = measures(planned, run, first.version)
-        _execute(planned, run, opened, first, resumed, view, exchange, measure)
+        _execute(planned, run, opened, first, resumed, view, exchange, measure, warm)
         opened.finish("the run is over")
         run.save_worker_stats(opened.worker_stats())  # with the workers' last reports
     return run
@@ -191,12 +199,13 @@ def _execute(
     view: View,
     exchange: Exchange | None = None,
     measure: Measure | None = None,
+    start: Start | None = None,
 ) -> Executor:
     config = plan.config
     journal = Journal(run.path / "memory", plan.task.layout, plan.spec.schema)
     horizon = Horizon(config.run.steps, config.run.updates) if exchange is None else exchange.horizon
     memory = getattr(channel, "memory", None)  # of channels to the cores of this machine
-    learner = open_learner(plan, first, resumed, journal, horizon, memory, measure)
+    learner = open_learner(plan, first, resumed, journal, horizon, memory, measure, start)
     saves = _Saves(plan, run, channel, learner, journal)
     counts = Progress.from_plain(resumed.progress) if resumed is not None else None
     log = MetricsLog(run, counts.steps if counts else 0)
@@ -272,10 +281,12 @@ def _status(executor: Executor, status: str) -> dict[str, Any]:
     return {"status": status, "version": executor.weights.version, "updated": store.now(), **counts}
 
 
-def continue_config(run: Run, steps: int | None, until: str | None, workers: int | None) -> Config:
+def continue_config(
+    run: Run, steps: int | None, until: str | None, workers: int | None, minutes: float | None = None
+) -> Config:
     """A run's own settings; only how long and with how many workers may change on resume."""
     plain = run.config().to_plain()
-    for name, value in (("steps", steps), ("until", until), ("workers", workers)):
+    for name, value in (("steps", steps), ("until", until), ("workers", workers), ("minutes", minutes)):
         if value is not None:
             plain["run"][name] = value
     if workers is not None and run.config().algorithm.uses_cores:

@@ -1,0 +1,98 @@
+"""`manyhands runs`, `show` and `rm`: what there is on disk."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from manyhands.config.resolve import read_yaml
+from manyhands.core.errors import ManyhandsError, UsageError
+from manyhands.core.texts import figures, one_line
+from manyhands.runs import store
+
+WIDE = 200
+"""Columns of a table that does not go to a terminal."""
+
+
+def list_runs(options: argparse.Namespace) -> None:
+    found = store.all_runs()
+    if not found:
+        print("No runs under runs/ yet. Make one: manyhands train LunarLander-v3")
+        return
+    table = Table(box=None)
+    for heading in ("run", "environment", "algo", "seed", "status", "steps", "time", "best test"):
+        table.add_column(heading, justify="right" if heading in ("steps", "time", "best test") else "left")
+    for item in found:
+        try:
+            row = _run_row(item)
+        except ManyhandsError as error:
+            row = (item.name, "", "", "", "damaged", "", "", "")
+            print(f"manyhands: {one_line(error)}", file=sys.stderr)
+        table.add_row(*(Text(one_line(cell)) for cell in row))  # files may hold markup, or a terminal's codes
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDE  # names are for other programs to read, so they are not shortened
+    console.print(table)
+
+
+def _run_row(item: store.Run) -> tuple[str, ...]:
+    config, status = item.config(), item.status()
+    best = status.get("best_mean", status.get("last_mean"))  # a parent judges its last agent alone
+    return (
+        item.name,
+        config.env.id,
+        config.run.algo,
+        str(config.run.seed),
+        _state(item, status),
+        f"{status.get('steps', 0):,}",
+        f"{status.get('seconds', 0.0):.1f} s",
+        "-" if best is None else figures(best),
+    )
+
+
+def _state(run: store.Run, status: dict[str, Any]) -> str:
+    state = str(status.get("status", "no checkpoint"))
+    return "interrupted" if state == "running" and not run.in_use() else state
+
+
+def show(options: argparse.Namespace) -> None:
+    from manyhands.runs.agent import goal
+    from manyhands.runs.plots import learning_curve
+
+    found = store.find(options.run)
+    status = found.status()
+    shown: dict[str, Any] = found.config().to_plain()
+    if (found.path / store.AVERAGING).exists():
+        shown["averaging"] = read_yaml(found.path / store.AVERAGING)
+    print(yaml.safe_dump({**shown, "result": status}, sort_keys=False), end="")
+    if not found.metrics():
+        print("No metrics yet, so no learning curve.")
+        return
+    out: Path = options.out or found.path / "plots" / "learning_curve.png"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    learning_curve(found, out, goal(found))
+    print(f"learning curve: {out}")
+
+
+def remove(options: argparse.Namespace) -> None:
+    """All of them or none: every name is looked at before the first run goes."""
+    from manyhands.runs import remove as removal
+
+    found = {run.path.resolve(): run for run in map(removal.removable, options.run)}
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise UsageError("nobody is here to be asked; give --yes to remove them")
+        for run in found.values():
+            print(f"{run.path}  {removal.size(run) / 1e6:,.1f} MB")
+        answer = input(f"Remove {'it' if len(found) == 1 else f'all {len(found)}'} for good? [y/N] ")
+        if answer.strip().lower() not in ("y", "yes"):
+            print("Nothing was removed.")
+            return
+    for run in found.values():
+        removal.remove(run)
+    print(f"Removed {len(found)} run{'s' if len(found) > 1 else ''}.")
