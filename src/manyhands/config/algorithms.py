@@ -107,6 +107,8 @@ def check_allowed(name: str, allowed: Sequence[str]) -> None:
 def supports(name: str, space: ActionSpace) -> bool:
     """Whether the algorithm has actions of this kind."""
     return isinstance(space, find(name).actions)
+
+
 def _again(name: str) -> str:
     """What to try where a run was made from Python with a class that only its own program has."""
     module, _, cls = name.partition(":")
