@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from brokers import crew
 from clusters import cluster
+from own_algos import Sarsa
 
 from manyhands.config import algorithms
 from manyhands.config.resolve import merge
 from manyhands.config.settings import Config
+from manyhands.core.actions import epsilon_greedy
+from manyhands.core.errors import UsageError
 from manyhands.runs.store import LAST
 from manyhands.runs.training import train
 
@@ -61,3 +64,20 @@ def test_every_algorithm_gives_the_same_bits_on_every_channel(
     tmp_path: Path, algo: str, channel: str, mode: str
 ) -> None:
     assert digest(tmp_path, algo, mode, *CHANNELS[channel]) == inline(algo, mode)
+
+
+@pytest.mark.parametrize("channel", ["three processes", "ray"])
+def test_a_class_that_only_this_program_has_acts_in_other_processes(tmp_path: Path, channel: str) -> None:
+    class Greedy(Sarsa):
+        """Less chance than its parent."""
+
+        def act(self, outputs: Any, noise: Any) -> Any:
+            return epsilon_greedy(outputs["values"], 0.01, noise)
+
+    name = algorithms.register(Greedy)
+    assert name == "__main__:Greedy"
+    workers, where = CHANNELS[channel]
+    here = digest(tmp_path / "here", name, "pipelined", 0, None)
+    assert digest(tmp_path / "there", name, "pipelined", workers, where) == here
+    with pytest.raises(UsageError, match="put the class into a module"):
+        digest(tmp_path / "broker", name, "pipelined", 0, "broker")

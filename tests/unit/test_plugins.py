@@ -54,8 +54,8 @@ def test_an_algorithm_of_a_package_is_one_among_the_others(
     assert run.config().run.algo == "spo"
     again = manyhands.train("CartPole-v1", resume=run.path, steps=512)
     assert again.status()["steps"] == 512
-    with pytest.raises(UsageError, match="none of manyhands' own"):
-        Config.from_plain({"run": {"algo": "spo"}}, foreign=True)
+    with pytest.raises(UsageError, match="spo is not allowed here; start this with --allow spo"):
+        Config.from_plain({"run": {"algo": "spo"}}, [])
 
 
 def test_names_of_our_own_are_found_without_a_look_for_packages(monkeypatch: pytest.MonkeyPatch) -> None:

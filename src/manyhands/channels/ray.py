@@ -30,6 +30,7 @@ from threadpoolctl import threadpool_limits
 
 from manyhands.channels.base import WorkerStatus
 from manyhands.collect.collector import Collector, OutOfTurnError
+from manyhands.config import algorithms
 from manyhands.core import wire
 from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError, ManyhandsError, RunError, UsageError
@@ -127,7 +128,10 @@ class CrashRecord:
 class EpisodePlayer:
     """The worker's half, inside an actor. Its orders come as calls, one after the other."""
 
-    def __init__(self, task: bytes, name: str, callable_env: MakeEnv | None, record: str) -> None:
+    def __init__(
+        self, task: bytes, name: str, callable_env: MakeEnv | None, given: dict[str, Any], record: str
+    ) -> None:
+        algorithms.GIVEN.update(given)
         self.blas = threadpool_limits(1, "blas")
         self.task = Task.from_message(wire.decode(task, "task"))
         self.record = CrashRecord(f"{record}-{name}")
@@ -231,10 +235,11 @@ class RayChannel:
         remote: Any = ray.remote(num_cpus=cpus, max_restarts=-1, concurrency_groups={"watch": 1})  # type: ignore[call-overload]
         made = remote(EpisodePlayer)
         raw, record = wire.encode(task.to_message()), uuid.uuid4().hex
+        given = algorithms.given(task.layout.action.algo)
         self.actors = [
             Actor(
                 f"actor-{i}",
-                made.options(scheduling_strategy=home).remote(raw, f"actor-{i}", callable_env, record),
+                made.options(scheduling_strategy=home).remote(raw, f"actor-{i}", callable_env, given, record),
                 list(range(i, shards, workers)),
             )
             for i, home in enumerate(homes(workers, cpus))

@@ -96,6 +96,11 @@ def _imported(name: str) -> Any:
     return found
 
 
+def given(name: str) -> dict[str, type[Any]]:
+    """The class that was given from Python as `name`, for a process that is to know it, too; or nothing."""
+    return {name: GIVEN[name]} if name in GIVEN else {}
+
+
 def check_allowed(name: str, allowed: Sequence[str]) -> None:
     """Refuse an algorithm that somebody else names unless it is built in or the owner of this machine allows
     exactly that; imports nothing."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from manyhands.channels.base import ExecutorChannel
-from manyhands.config import plugins
+from manyhands.config import algorithms, plugins
 from manyhands.core.errors import UsageError, did_you_mean, missing_extra
 from manyhands.runs.plan import Plan
 from manyhands.system.machine import usable_cores
@@ -94,6 +94,12 @@ def broker_name(path: Path) -> str:
 
 
 def _open_broker(plan: Plan, broker: str, path: Path) -> ExecutorChannel:
+    algo = plan.task.layout.action.algo
+    if algo.startswith(f"{algorithms.SCRIPT}:"):
+        raise UsageError(
+            f"workers behind a broker take no code, and {algo} chooses its actions there; put the class into "
+            "a module, and start workers with --allow module:Class"
+        )
     if plan.callable_env is not None:
         raise UsageError(
             "workers behind a broker take no code; give the environment as a Gymnasium id or module:callable"

@@ -20,8 +20,6 @@ from manyhands.runs.store import Run
 
 Moments = tuple[float, Array, Array]
 """How many observations there were, their mean, and the sum of their squared deviations."""
-EXPLORATION = "epsilon"
-"""A head that no one learns: how often each lane explores, which the new run decides."""
 EPSILON = 1e-6
 """Added to a variance before its root is taken; see `TorchNet.set_input_moments`."""
 
@@ -44,14 +42,8 @@ def warm_start(text: str, plan: Plan) -> Start:
     run, which = _find(text)
     source = run.checkpoint(which)
     _check_same(run, source, plan)
-    first = plan.first_weights()
-    vector = first.vector.copy()
-    theirs = {parameter.name: parameter for parameter in source.spec.parameters}
-    for parameter in plan.spec.parameters:
-        if parameter.name != EXPLORATION:
-            other = theirs[parameter.name]
-            vector[parameter.offset : parameter.end] = source.weights.vector[other.offset : other.end]
-    return Start(replace(first, vector=vector), _moments(run, source))
+    first = replace(plan.first_weights(), vector=source.weights.vector.copy())
+    return Start(first, _moments(run, source))
 
 
 def _find(text: str) -> tuple[Run, str | None]:
@@ -97,11 +89,10 @@ def _check_same(run: Run, source: Checkpoint, plan: Plan) -> None:
 
 def describe(spec: NetSpec, action: ActionSpec) -> str:
     """All that two networks must have alike, so that the numbers of one mean the same in the other."""
-    heads = [head for head in spec.heads if head.name != EXPLORATION]
-    parts = [f"{head.name} {_layers(head.hidden, head.size)}" for head in heads]
+    parts = [f"{head.name} {_layers(head.hidden, head.size)}" for head in spec.heads]
     if spec.trunk:
         parts.insert(0, f"trunk {_layers(spec.trunk)}")
-    inner = [*spec.trunk, *(layer for head in heads for layer in head.hidden)]
+    inner = [*spec.trunk, *(layer for head in spec.heads for layer in head.hidden)]
     kinds: list[str] = [*dict.fromkeys(layer.activation for layer in inner), action.kind]
     kinds += ["squashed"] * action.squash + ["dueling"] * action.dueling + ["normalised"] * spec.normalise
     shape = "x".join(map(str, spec.input_shape))
@@ -120,7 +111,7 @@ def _try(run: Run, source: Checkpoint, plan: Plan) -> str:
     """The settings of the network that differ, as they are typed, where they are all that differs."""
 
     def outputs(spec: NetSpec) -> list[tuple[str, int]]:
-        return [(head.name, head.size) for head in spec.heads if head.name != EXPLORATION]
+        return [(head.name, head.size) for head in spec.heads]
 
     if source.spec.input_shape != plan.spec.input_shape or outputs(source.spec) != outputs(plan.spec):
         return ""

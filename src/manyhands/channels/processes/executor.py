@@ -25,6 +25,7 @@ import cloudpickle
 
 from manyhands.channels.base import WorkerStatus
 from manyhands.channels.processes import shared
+from manyhands.config import algorithms
 from manyhands.core import wire
 from manyhands.core.errors import EnvError, RunError, WireError
 from manyhands.core.events import CrashSite, Event, Fault, Notice, WorkerLost
@@ -166,8 +167,9 @@ class ProcessesChannel:
         task = self.task.to_message()
         meta = {**task.meta, "name": name, "shards": shards}
         worker.post(wire.encode(wire.Message("task", task.schema, meta)))
-        # A pickle, but a callable for our own child, over a pipe that no one else has.
-        worker.post(cloudpickle.dumps(self.callable_env) if self.callable_env else b"")
+        # A pickle, but the user's own code for our own child, over a pipe that no one else has.
+        given = algorithms.given(self.task.layout.action.algo)
+        worker.post(cloudpickle.dumps((self.callable_env, given)) if self.callable_env or given else b"")
 
     def publish(self, weights: Weights) -> None:
         self.board.write(weights)

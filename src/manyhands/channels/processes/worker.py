@@ -6,6 +6,7 @@ from multiprocessing.connection import Connection
 import cloudpickle
 
 from manyhands.channels.processes import shared
+from manyhands.config import algorithms
 from manyhands.core import wire
 from manyhands.core.arrays import Array
 from manyhands.core.events import Fault, Notice
@@ -30,7 +31,8 @@ class WorkerSide:
         pickled = self.connection.recv_bytes(wire.MAX_MESSAGE)
         self.callable_env: MakeEnv | None = None
         if pickled:
-            self.callable_env = cloudpickle.loads(pickled)
+            self.callable_env, given = cloudpickle.loads(pickled)
+            algorithms.GIVEN.update(given)
         spec, layout, beside = self._task.spec, self._task.layout, self._task.beside
         board = mmap.mmap(board_fd, shared.WeightBoard.size(spec, beside))
         self.board = shared.WeightBoard(board, spec, beside)
