@@ -112,7 +112,7 @@ def _million(path: Path, options: argparse.Namespace) -> Measured:
     words = ("--algo", "dqn", "--steps", MILLION, "--seed", seed, *settings(SPARING))
     run = train(path / "million", GAME, *words)
     minutes = (time.perf_counter() - began) / 60
-    tests = [(row["steps"], row["test_mean"]) for row in run.metrics() if "test_mean" in row]
+    tests = [(row["steps"], row["test_mean"]) for row in run.rows() if "test_mean" in row]
     final = judged(run, GAMES, seed)
     rows = [
         ("wall clock, from the command to the end", f"{minutes:.1f} minutes"),
@@ -121,7 +121,7 @@ def _million(path: Path, options: argparse.Namespace) -> Measured:
         (f"best agent, {GAMES} whole games", f"{final['mean']:.1f} (sd {final['sd']:.1f})"),
     ]
     table = Table(f"A million frames of {GAME}", ("", "DQN"), rows)
-    training = [(row["steps"], row["return_mean"]) for row in run.metrics() if "return_mean" in row]
+    training = [(row["steps"], row["return_mean"]) for row in run.rows() if "return_mean" in row]
     return [table], {"minutes": minutes, "tests": tests, "training": training[:: 1 + len(training) // 300]}
 
 
@@ -147,7 +147,7 @@ def _shown(run: Run, minutes: float, options: argparse.Namespace) -> Measured:
     film = options.out / "breakout.gif"
     words = ("play", run.path, "--which", which, "--out", film, "--seed", seed)
     subprocess.run(manyhands(*words), check=True, capture_output=True)
-    training = [(row["steps"], row["return_mean"]) for row in run.metrics() if "return_mean" in row]
+    training = [(row["steps"], row["return_mean"]) for row in run.rows() if "return_mean" in row]
     steps = int(run.status()["steps"])
     rows = [
         ("wall clock", f"{minutes:.1f} minutes"),

@@ -75,7 +75,7 @@ def crowd(path: Path, options: argparse.Namespace) -> Iterator[Measured]:
         chosen = settings({"algo.learning_rate": f"{rate:.2g}", "run.mode": "sync"})
         words = (ENV, *BETTER, *SLOWING, *how, *chosen)
         run = averaged(path / f"crowd {key}", words, children, 1, TIMEOUT)
-        rows = run.metrics()
+        rows = run.rows()
         first, last = next(row for row in rows if _all_there(row, children)), rows[-1]  # without any start-up
         clock = (last["seconds"] - first["seconds"]) / (last["steps"] - first["steps"])
         found[key] = {"mean": ended(run)["mean"], "clock": clock * 1e6}

@@ -104,7 +104,7 @@ def _train(broker: Broker | None, directory: Path, env: str, seed: int, *extra: 
 
 
 def _curve(run: Run) -> list[tuple[int, float]]:
-    return [(row["steps"], row["return_mean"]) for row in run.metrics() if "return_mean" in row]
+    return [(row["steps"], row["return_mean"]) for row in run.rows() if "return_mean" in row]
 
 
 def _runs_table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -177,7 +177,7 @@ def _speed(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
 
 
 def _steady_speed(run: Run) -> float:
-    rows = [row for row in run.metrics() if row.get("version", 0) >= 8]
+    rows = [row for row in run.rows() if row.get("version", 0) >= 8]
     first, last = rows[0], rows[-1]
     return float((last["steps"] - first["steps"]) / (last["seconds"] - first["seconds"]))
 

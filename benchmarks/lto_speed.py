@@ -39,7 +39,7 @@ def _train(path: Path, seconds: float, *words: object, ranks: Path | None = None
 
 def _per_step(run: Run) -> dict[str, float]:
     """Seconds booked per training step, once it is under way."""
-    rows = [row for row in run.metrics() if row.get("version", 0) >= WARM]
+    rows = [row for row in run.rows() if row.get("version", 0) >= WARM]
     first, last = rows[0], rows[-1]
     steps = last["version"] - first["version"]
     names = ("waiting", "collecting", "broadcasting", "learning", "seconds")

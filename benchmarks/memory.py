@@ -1,7 +1,6 @@
 """Whether a long run grows: resident memory of the executor and every worker over the steps of one run."""
 
 import argparse
-import json
 import shlex
 import subprocess
 import sys
@@ -10,13 +9,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from benchmarks import resident
 from manyhands.core.errors import RunError, UsageError
+from manyhands.runs.jsonl import Tail
 from manyhands.runs.plots import BLUE, GREEN, GREY, ORANGE, RED, VIOLET, new_figure, tidy
 from manyhands.runs.report import OUT, Report, Table, at_least_one, last_line, manyhands
 from manyhands.runs.store import Run
@@ -97,9 +96,10 @@ def _sample(run: Run, process: subprocess.Popen[bytes]) -> list[History]:
     histories: dict[int, History] = {}
     began = time.monotonic()
     executor = resident.process(process.pid)
-    tail = _Tail(run.metrics_path)
+    tail, steps = Tail(run.metrics_path), 0
     while process.poll() is None:
-        steps, seconds = tail.steps(), time.monotonic() - began
+        steps = max([steps, *(int(row["steps"]) for row in tail.read())])
+        seconds = time.monotonic() - began
         for seen in (executor, *resident.workers(executor)):
             megabytes = resident.megabytes(seen)
             if megabytes is None:
@@ -112,26 +112,6 @@ def _sample(run: Run, process: subprocess.Popen[bytes]) -> list[History]:
             history.had_torch = history.had_torch or resident.has_torch(seen.pid)
         time.sleep(INTERVAL)
     return list(histories.values())
-
-
-class _Tail:
-    """Follows metrics.jsonl, reading only what is new."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.offset, self.latest = path, 0, 0
-
-    def steps(self) -> int:
-        """Environment steps so far."""
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                file.seek(self.offset)
-                lines = file.read().split(b"\n")
-            whole = lines[:-1]
-            self.offset += sum(len(line) + 1 for line in whole)
-            for line in whole:
-                row: dict[str, Any] = json.loads(line)
-                self.latest = int(row["steps"])
-        return self.latest
 
 
 def _report(env: str, histories: Sequence[History], total: int, arguments: list[str], seed: int) -> Report:

@@ -84,7 +84,7 @@ def _measure(env: str, number: int, busy: bool) -> Speed:
             process.terminate()
             process.wait()
         # Q-learning tells of a loss, and PPO of a distance, once it learns.
-        rows = [row for row in Run(path).metrics() if "loss" in row or "kl" in row]
+        rows = [row for row in Run(path).rows() if "loss" in row or "kl" in row]
         rows = rows[int(LEARNED * len(rows)) :]
         if len(rows) < 2:
             raise RunError(f"{env} made no progress in {SECONDS[env]:g} s")

@@ -82,8 +82,8 @@ def board(path: Path, options: argparse.Namespace) -> Measured:
         words = (BOARD, *KINDS[kind], "--seed", seed, "--workers", 0, "--steps", BOARD_STEPS)
         run = train(path / f"board-{kind}-{seed}", *words)
         predicted, real = values(run, 100, seed)
-        curve = [(row["steps"], row["return_mean"]) for row in run.metrics() if "return_mean" in row]
-        said = [(row["steps"], row["q_mean"]) for row in run.metrics() if "q_mean" in row]
+        curve = [(row["steps"], row["return_mean"]) for row in run.rows() if "return_mean" in row]
+        said = [(row["steps"], row["q_mean"]) for row in run.rows() if "q_mean" in row]
         return {
             "mean": float(judged(run, 100, 10_000 + seed, LAST)["mean"]),
             "predicted": predicted,

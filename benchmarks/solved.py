@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from manyhands.core.errors import RunError
 from manyhands.runs.agent import goal
+from manyhands.runs.jsonl import read_rows
 from manyhands.runs.plots import GREEN, RED, new_figure, tidy
 from manyhands.runs.report import OUT, Report, Table, at_least_one, last_line, manyhands, run_json
 from manyhands.runs.store import Run
@@ -86,9 +87,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _known(log: Path | None) -> list[Outcome]:
-    if log is None or not log.exists():
-        return []
-    return [Outcome(**json.loads(line)) for line in log.read_text().splitlines()]
+    return [] if log is None else [Outcome(**row) for row in read_rows(log)]
 
 
 def _reported(out: Path) -> list[Outcome]:

@@ -37,7 +37,7 @@ def training_speed(words: Sequence[object], seconds: float, steady: Steady) -> f
             finally:
                 process.kill()
                 process.wait()
-            rows = [row for row in run.metrics() if steady(row)]
+            rows = [row for row in run.rows() if steady(row)]
             if code or len(rows) < 2:
                 errors.seek(0)
                 raise RunError(f"{shlex.join(command)} left no steady stretch: {last_line(errors.read())}")
@@ -48,7 +48,7 @@ def training_speed(words: Sequence[object], seconds: float, steady: Steady) -> f
 def _wait_until(steady: Steady, run: Run, process: subprocess.Popen[bytes]) -> bool:
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline and process.poll() is None:
-        if any(steady(row) for row in run.metrics()):
+        if any(steady(row) for row in run.rows()):
             return True
         time.sleep(0.2)
     return False

@@ -51,7 +51,7 @@ def test_a_run_directory_holds_everything(trained: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert {"config.yaml", "metrics.jsonl", "state.json", "checkpoints"} <= names
     assert any(name.startswith("events.out.tfevents") for name in names)
-    rows = Run(run).metrics()
+    rows = Run(run).rows()
     assert rows[-1]["steps"] == 4096
     assert {"collecting", "waiting", "learning", "testing", "lag", "workers"} <= set(rows[-1])
     assert json.loads((run / "state.json").read_text())["status"] in ("finished", "solved")

@@ -58,7 +58,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
 
 
 def exchanges(network: Network) -> dict[str, int]:
-    rows = network.run.metrics()
+    rows = network.run.rows()
     return {name: child["exchanges"] for name, child in rows[-1]["children"].items()} if rows else {}
 
 
@@ -528,8 +528,8 @@ def test_absurd_weights_move_nobody_and_who_repeats_them_is_disconnected(
     before = exchanges(network)["good"]
     wait_for(lambda: exchanges(network)["good"] > before + 5)
     assert network.children["good"].poll() is None
-    assert network.run.metrics()[-1]["children"]["bomber"]["refused"] == 3
-    assert network.run.metrics()[-1]["children"]["bomber"]["exchanges"] == 0
+    assert network.run.rows()[-1]["children"]["bomber"]["refused"] == 3
+    assert network.run.rows()[-1]["children"]["bomber"]["exchanges"] == 0
     assert np.abs(network.run.checkpoint(LAST).weights.vector).max() < 100
 
 
@@ -557,8 +557,8 @@ def test_the_parent_takes_its_share_of_a_child_and_books_each_step_once(network:
     for _ in range(5):
         later.exchange(spec, quantise(sent, "float32"), steps=7)
         wire.decode(later.connection.recv(10), "answer")
-    wait_for(lambda: network.run.metrics()[-1]["exchanges"] == 5)
-    assert network.run.metrics()[-1]["children"]["stranger"]["steps"] == 15 + 7
+    wait_for(lambda: network.run.rows()[-1]["exchanges"] == 5)
+    assert network.run.rows()[-1]["children"]["stranger"]["steps"] == 15 + 7
 
 
 def test_somebody_who_takes_nothing_does_not_hold_up_the_end(network: Network) -> None:

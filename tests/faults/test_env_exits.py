@@ -76,7 +76,7 @@ def check(run: Run, done: subprocess.CompletedProcess[str]) -> None:
     assert [name for name in files if name[0] not in ".ew"] == FILES  # not events, nor workers.json
     assert run.status()["status"] == "finished"
     assert run.status()["faults"] == 0
-    assert [row["steps"] for row in run.metrics()] == sorted(row["steps"] for row in run.metrics())
+    assert [row["steps"] for row in run.rows()] == sorted(row["steps"] for row in run.rows())
     assert digest(run) == sound()
     assert not left_of(run), "a process is left"
 

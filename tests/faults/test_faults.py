@@ -225,7 +225,7 @@ def test_kill_9_of_the_whole_group_then_resume_gives_the_same_weights(
     resume = [sys.executable, "-m", "manyhands", "train", "--resume", str(cut), "--workers", "1"]
     subprocess.run(resume, env=environment(), check=True, capture_output=True)
     assert digest(Run(cut)) == digest(Run(whole))
-    steps = [row["steps"] for row in Run(cut).metrics()]
+    steps = [row["steps"] for row in Run(cut).rows()]
     assert steps == sorted(steps), "rows after the checkpoint must not be there twice"
 
 

@@ -46,6 +46,6 @@ def test_async_runs_with_a_bounded_lag(tmp_path: Path, algo: str) -> None:
     run_settings = {"algo": algo, "mode": "async", "workers": 2, "max_lag": 4}
     config = Config.from_plain(merge(SMALL, {"env": {"id": "CartPole-v1"}, "run": run_settings}))
     run = train(config, directory=tmp_path / "run")
-    lags = [row["lag"] for row in run.metrics() if "lag" in row]
+    lags = [row["lag"] for row in run.rows() if "lag" in row]
     assert run.status()["steps"] >= 4096
     assert max(lags) <= 4

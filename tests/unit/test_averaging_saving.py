@@ -117,7 +117,7 @@ def check_saved(exchanging: Exchanging, run: Run, every: int) -> None:
         assert np.array_equal(kept.weights.vector, exchanging.answers[number - 1])
         assert kept.progress["children"]["one"]["steps"] == 10 * number
         assert kept.progress["children"]["one"]["exchanges"] == number
-    assert [row["exchanges"] for row in run.metrics()] == list(range(every, exchanges + 1, every))
+    assert [row["exchanges"] for row in run.rows()] == list(range(every, exchanges + 1, every))
     assert run.status()["exchanges"] == exchanges
     assert run.checkpoint(LAST).progress["children"]["one"]["exchanges"] == exchanges
 

@@ -98,10 +98,10 @@ def test_damaged_rows_of_metrics_are_left_out_and_told_of(
     run = Run(home / "sound")
     row = json.dumps(ROW).encode()
     run.metrics_path.write_bytes(row + b"\n" + bad + b"\n" + row + b"\n")
-    assert run.metrics() == [ROW, ROW]
+    assert run.rows() == [ROW, ROW]
     assert "left out 1 damaged rows" in capsys.readouterr().err
     run.metrics_path.write_bytes(row + b"\n" + row[:7])  # cut by a crash
-    assert run.metrics() == [ROW]
+    assert run.rows() == [ROW]
     assert capsys.readouterr().err == ""
 
 

@@ -37,7 +37,7 @@ def test_it_learns_and_gives_the_same_bits_in_processes_and_after_a_stop(tmp_pat
         digests.append(digest(run))
         assert run.config().algo.penalty == 0.2
     assert len(set(digests)) == 1
-    rows = [row["return_mean"] for row in Run(tmp_path / "0").metrics() if row.get("return_mean")]
+    rows = [row["return_mean"] for row in Run(tmp_path / "0").rows() if row.get("return_mean")]
     assert rows[-1] > 1.5 * rows[0]
 
 

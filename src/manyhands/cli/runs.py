@@ -70,7 +70,7 @@ def show(options: argparse.Namespace) -> None:
     if (found.path / store.AVERAGING).exists():
         shown["averaging"] = read_yaml(found.path / store.AVERAGING)
     print(yaml.safe_dump({**shown, "result": status}, sort_keys=False), end="")
-    if not found.metrics():
+    if not found.rows():
         print("No metrics yet, so no learning curve.")
         return
     out: Path = options.out or found.path / "plots" / "learning_curve.png"

@@ -14,8 +14,9 @@ from manyhands.envs.lto import ENV_ID, Problem
 from manyhands.lto.law import Law
 from manyhands.lto.truth import minimum
 from manyhands.runs.checkpoint import write_atomically
+from manyhands.runs.jsonl import is_number, read_rows
 from manyhands.runs.plan import Plan
-from manyhands.runs.store import Run, is_number, read_rows
+from manyhands.runs.store import Run
 
 EVERY = 10
 """Training steps between two measurements."""

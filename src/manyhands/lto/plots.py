@@ -92,7 +92,7 @@ def _error(axes: Axes, run: Run) -> None:
 
 
 def _booked(axes: Axes, run: Run) -> None:
-    rows = [row for row in run.metrics() if "broadcasting" in row and "version" in row]
+    rows = [row for row in run.rows() if "broadcasting" in row and "version" in row]
     steps = [row["version"] for row in rows]
     inline = run.config().run.workers == 0
     collecting = [row["collecting"] if inline else row["waiting"] for row in rows]

@@ -17,7 +17,7 @@ class MetricsLog:
     def __init__(self, run: Run, from_step: int) -> None:
         """Going on from a checkpoint, rows after its step are taken away: they will come again."""
         if run.metrics_path.exists():
-            kept = [row for row in run.metrics() if row["steps"] <= from_step]
+            kept = [row for row in run.rows() if row["steps"] <= from_step]
             write_atomically(run.metrics_path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self.file = run.metrics_path.open("a", buffering=1)
         self.directory = run.path

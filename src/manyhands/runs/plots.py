@@ -49,7 +49,7 @@ def save_png(figure: Figure, out: Path) -> None:
 
 def learning_curve(run: Run, out: Path, goal: float | None = None) -> None:
     """Returns, speed and the booked time over environment steps, as a PNG of 1,200 pixels across."""
-    rows = run.metrics()
+    rows = run.rows()
     progress = [row for row in rows if "version" in row]
     tests = [row for row in rows if "test_mean" in row]
     if not progress:

@@ -4,9 +4,8 @@ import fcntl
 import json
 import re
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -21,6 +20,7 @@ from manyhands.core.errors import RunError, UsageError, did_you_mean
 from manyhands.core.texts import one_line
 from manyhands.runs import checkpoint
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.jsonl import is_number, read_rows
 from manyhands.system.locks import try_lock
 
 HOME = Path("runs")
@@ -35,8 +35,6 @@ MEANS = ("best_mean", "last_mean")
 BOOKED = ("collecting", "waiting", "learning", "broadcasting", "testing")
 TOGETHER = (("steps", "seconds"), ("version",), BOOKED, ("test_mean", "test_sd"))
 """Columns of metrics.jsonl that are numbers; a row has all of a group or none, and the first group always."""
-LARGEST = 1e100
-"""The largest number that tables and plots can show."""
 LISTEN = "listen.yaml"
 """Where it listens and whom it lets in."""
 
@@ -71,8 +69,8 @@ class Run:
             raise RunError(f"{path} is damaged: it does not say how far the run is")
         return status
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl that are sound."""
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl that are sound, as they were written."""
         return read_rows(self.metrics_path, _is_row)
 
     def checkpoint_path(self, which: str) -> Path:
@@ -131,25 +129,6 @@ class Run:
         checkpoint.write_atomically(self.path / "config.yaml", text.encode())
 
 
-def read_rows(path: Path, sound: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Rows, each a line of JSON. Damaged ones are left out and told of, but for a last one cut short."""
-    if not path.exists():
-        return []
-    found = [_row(line, sound) for line in path.read_text(errors="replace").split("\n")]
-    damaged = sum(row is None for row in found[:-1])
-    if damaged:
-        print(f"manyhands: {path}: left out {damaged} damaged rows", file=sys.stderr)
-    return [row for row in found if row is not None]
-
-
-def _row(line: str, sound: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and sound(row) else None
-
-
 def _is_row(row: dict[str, Any]) -> bool:
     """Whether all is there, and of its kind, that tables and plots of this row need."""
     groups = (TOGETHER[0], *(group for group in TOGETHER if any(name in row for name in group)))
@@ -164,11 +143,6 @@ def _is_status(status: dict[str, Any]) -> bool:
 
 def _is_mean(value: Any) -> bool:
     return value is None or is_number(value)
-
-
-def is_number(value: Any) -> bool:
-    """Not by `math.isfinite`, which cannot take integers of hundreds of digits."""
-    return type(value) in (int, float) and -LARGEST <= value <= LARGEST
 
 
 def _few(names: list[str]) -> str:
