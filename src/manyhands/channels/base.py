@@ -50,7 +50,7 @@ class ExecutorChannel(Protocol):
         """Trajectories that wait in a queue outside of this process; None where there is no such queue."""
 
     def worker_stats(self) -> dict[str, Any]:
-        """What workers elsewhere have done so far, for the run's directory; empty where there are none."""
+        """What the workers have done so far, for the run's directory; empty where there are none."""
 
     def finish(self, reason: str) -> None:
         """End every worker and free everything. May be called twice."""

@@ -29,6 +29,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from threadpoolctl import threadpool_limits
 
 from manyhands.channels.base import WorkerStatus
+from manyhands.channels.worker_stats import WorkerStats
 from manyhands.collect.collector import Collector, OutOfTurnError
 from manyhands.config import algorithms
 from manyhands.core import wire
@@ -231,6 +232,7 @@ class RayChannel:
         self.versions: dict[int, Any] = {}
         self.events: deque[Event | Actor] = deque()
         self.asked_at = time.monotonic()
+        self.stats = WorkerStats()
         self.finished = False
         remote: Any = ray.remote(num_cpus=cpus, max_restarts=-1, concurrency_groups={"watch": 1})  # type: ignore[call-overload]
         made = remote(EpisodePlayer)
@@ -320,7 +322,9 @@ class RayChannel:
         if failure:
             raise EnvError(failure)
         if isinstance(order, Order):
-            self.events.append(wire.decode_trajectory(raw, self.task.layout, self.task.spec.schema))
+            trajectory = wire.decode_trajectory(raw, self.task.layout, self.task.spec.schema)
+            self.stats.add(actor.name, trajectory)
+            self.events.append(trajectory)
         else:
             self.events.append(EvalResult.from_message(wire.decode(raw, "eval_result")))
 
@@ -345,6 +349,7 @@ class RayChannel:
             del self.by_answer[answer]
         actor.orders.clear()
         actor.ready = False
+        self.stats.of(actor.name).lost += 1
         crash_site = None
         if (found := self._last_place(actor)) is not None:
             crashed, *place = found
@@ -417,7 +422,7 @@ class RayChannel:
         return None
 
     def worker_stats(self) -> dict[str, Any]:
-        return {}
+        return self.stats.to_plain()
 
     def finish(self, reason: str) -> None:
         if self.finished:

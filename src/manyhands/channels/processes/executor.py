@@ -25,6 +25,7 @@ import cloudpickle
 
 from manyhands.channels.base import WorkerStatus
 from manyhands.channels.processes import shared
+from manyhands.channels.worker_stats import WorkerStats
 from manyhands.config import algorithms
 from manyhands.core import wire
 from manyhands.core.errors import EnvError, RunError, WireError
@@ -135,6 +136,7 @@ class ProcessesChannel:
         self.workers_by_shard: dict[int, WorkerProcess] = {}
         self.processes: list[WorkerProcess] = []
         self.finished = False
+        self.stats = WorkerStats()
         for i in range(workers):
             self._start(f"worker-{i}", list(range(i, shards, workers)))
 
@@ -222,7 +224,9 @@ class ProcessesChannel:
                 order = worker.orders.popleft()
                 assert isinstance(order, Order)
                 arrays = self.slots[order.shard][order.sequence % shared.ROLLOUT_SLOTS]
-                self.events.append(Trajectory.from_arrays(arrays, self.task.layout.columns, **message.meta))
+                trajectory = Trajectory.from_arrays(arrays, self.task.layout.columns, **message.meta)
+                self.stats.add(worker.name, trajectory)
+                self.events.append(trajectory)
             case "fault":
                 self.events.append(Fault.from_message(message))
             case "notice":
@@ -276,6 +280,7 @@ class ProcessesChannel:
         if worker.orders and (hung or -code in CRASHES or (code >= 0 and code != FAILED)):
             signs = worker.progress
             crash_site = CrashSite(signs[SHARD], signs[LANE], signs[EPISODE])
+        self.stats.of(worker.name).lost += 1
         self._start(worker.name, worker.shards)
         reason = describe_exit(code) if worker.gone == "left" else worker.gone
         orders, fault = tuple(worker.orders), not worker.retired
@@ -292,7 +297,7 @@ class ProcessesChannel:
         return None
 
     def worker_stats(self) -> dict[str, Any]:
-        return {}
+        return self.stats.to_plain()
 
     def finish(self, reason: str) -> None:
         if self.finished:
