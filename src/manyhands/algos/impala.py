@@ -61,14 +61,14 @@ class Impala(OnPolicy):
         parts = max(1, round(steps * lanes / config.minibatch)) if config.minibatch else 1
         for epoch in range(config.epochs):
             for chosen in learner.shuffled(epoch, lanes).tensor_split(min(parts, lanes)):
-                losses, value, target = self._step(learner, batch, chosen.numpy())
+                losses, part, value, target = self._step(learner, batch, chosen.numpy())
         learner.end(batch.obs)
-        return {**losses.metrics(), "explained_variance": explained_variance(value, target)}
+        return {**learner.measured(losses, part), "explained_variance": explained_variance(value, target)}
 
     def _step(
         self, learner: "OnPolicyLearner", batch: "Batch", lanes: Array
-    ) -> tuple["Losses", Array, Array]:
-        """One step along the gradient of some lanes; also their values and V-trace targets."""
+    ) -> tuple["Losses", Minibatch, Array, Array]:
+        """One step along the gradient of some lanes; also what they are, their values and V-trace targets."""
         config: ImpalaConfig = self.settings
         rows = learner.rows
         obs, action = rows(batch.obs[:, lanes]), rows(batch.action[:, lanes])
@@ -88,4 +88,4 @@ class Impala(OnPolicy):
         )
         weight = learner.weights_of(rows(advantage))
         part = Minibatch(obs, action, weight, rows(target), action_spec=learner.action)
-        return learner.update(part), value, target
+        return learner.update(part), part, value, target

@@ -164,7 +164,8 @@ class OnPolicy(Algorithm):
             for part in learner.parts(whole, epoch):
                 losses = learner.update(part)
         learner.end(batch.obs)
-        return {**losses.metrics(), "explained_variance": explained_variance(batch.value, target)}
+        told = learner.measured(losses, part)
+        return {**told, "explained_variance": explained_variance(batch.value, target)}
 
 
 def normalised(advantage: "Tensor") -> "Tensor":

@@ -249,6 +249,19 @@ class OnPolicyLearner:
         self.version += 1
         self.net.check_finite(self.steps)
 
+    def measured(self, losses: Losses, batch: Minibatch) -> dict[str, float]:
+        """What is worth plotting of the last step, which learned from `batch`."""
+        found = {
+            **losses.metrics(),
+            "gradient_norm": self.optimizer.norm.item(),
+            "learning_rate": self.learning_rate,
+        }
+        if type(self.algorithm).loss is OnPolicy.loss:  # else there may be no such part
+            with torch.no_grad():
+                policy_loss = self.algorithm.policy_loss(losses.log_prob, batch)
+            found["policy_loss"] = policy_loss.item()
+        return found
+
     def shuffled(self, epoch: int, count: int) -> Tensor:
         """An order of `count` rows that depends on the seed, the version and the epoch alone."""
         rng = np.random.default_rng(hash_seed(self.seed, LEARN, self.version, epoch))

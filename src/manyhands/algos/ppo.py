@@ -56,13 +56,15 @@ class Ppo(OnPolicy):
                 losses = learner.update(part)
             # Schulman's estimate of KL(old, new), always positive; on the last minibatch, because it is dear.
             log_ratio = losses.log_prob - part.columns["logp"]
-            kl = (log_ratio.expm1() - log_ratio).mean().item()
+            moved = log_ratio.expm1()
+            kl = (moved - log_ratio).mean().item()
             if config.target_kl and kl > config.target_kl:
                 break
         learner.end(batch.obs)
         return {
-            **losses.metrics(),
+            **learner.measured(losses, part),
             "kl": kl,
+            "clip_fraction": (moved.abs() > config.clip).float().mean().item(),
             "epochs": epoch + 1.0,
             "explained_variance": explained_variance(batch.value, target),
         }

@@ -47,13 +47,14 @@ class Reinforce(OnPolicy):
     def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
         batch, advantage, target = learner.begin(trajectories)
         whole = learner.minibatch(batch, advantage, target)
-        losses = learner.update(replace(whole, target=None))
+        alone = replace(whole, target=None)
+        measured = learner.measured(learner.update(alone), alone)
         for epoch in range(self.settings.epochs):
             for part in learner.parts(whole, epoch):
                 error = learner.update_value(part)
         learner.end(batch.obs)
         return {
-            **losses.metrics(),
+            **measured,
             "value_loss": error.square().mean().item(),
             "explained_variance": explained_variance(batch.value, target),
         }

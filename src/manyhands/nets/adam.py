@@ -24,6 +24,7 @@ class Adam:
         self.mean = torch.zeros_like(vector)
         self.square = torch.zeros_like(vector)
         self.steps = 0
+        self.norm = torch.zeros(())  # of the last gradient that was clipped, before that
         self.too_long: Tensor | None = None  # by what factor, where the next step is to shorten the gradient
 
     def step(self, learning_rate: float) -> None:
@@ -64,7 +65,8 @@ class Adam:
     def clip(self, norm: float) -> None:
         """The next step takes the gradient with a length of `norm` at the most."""
         # torch's norm takes care not to overflow, which for a long vector costs three times the time.
-        ratio = (self.gradient.dot(self.gradient).sqrt() + 1e-6) / norm
+        self.norm = self.gradient.dot(self.gradient).sqrt()
+        ratio = (self.norm + 1e-6) / norm
         self.too_long = ratio if ratio > 1 else None
 
     def state(self) -> dict[str, Array]:
