@@ -119,3 +119,33 @@ def test_a_learner_takes_its_share_of_its_parent_and_keeps_what_is_its_own(tmp_p
         if not part.name.startswith("input."):
             expected = 0.75 * expected + 0.5
         np.testing.assert_allclose(after[part.offset : part.end], expected, atol=1e-6)
+
+
+def test_ppo_ends_its_epochs_once_the_policy_has_moved_far_enough() -> None:
+    epochs = {}
+    for target_kl in (0.0, 1e-9, 1e9):
+        learner = make("ppo", epochs=5, minibatch=8, learning_rate=1e-2, target_kl=target_kl)
+        metrics = learner.learn(experience("ppo", 0))
+        assert metrics["kl"] > 1e-9
+        epochs[target_kl] = metrics["epochs"]
+    assert epochs == {0.0: 5, 1e-9: 1, 1e9: 5}
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo"])
+def test_epochs_and_minibatches_say_how_many_steps_an_update_takes(name: str) -> None:
+    rows = sum(trajectory.steps for trajectory in experience(name, 0))
+    for epochs, minibatch, steps in ((1, 0, 1), (3, 0, 3), (2, rows // 4, 8), (1, rows // 4 + 1, 4)):
+        learner = make(name, epochs=epochs, minibatch=minibatch)
+        learner.learn(experience(name, 0))
+        assert learner.optimizer.steps == steps
+
+
+def test_ranked_advantages_keep_their_order_alone() -> None:
+    learner = make("ppo", rank_advantage=True)
+    plain = torch.tensor([3.0, -1.0, 1e6, 0.5])
+    ranked = learner.weights_of(plain)
+    assert ranked.argsort().tolist() == plain.argsort().tolist()
+    assert torch.equal(ranked, learner.weights_of(torch.tensor([3.0, -1.0, 4.0, 0.5])))
+    assert float(ranked.sum()) == pytest.approx(0.0, abs=1e-6)
+    unchanged = make("ppo", normalise_advantage=False)
+    assert torch.equal(unchanged.weights_of(plain), plain)
