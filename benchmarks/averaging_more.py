@@ -30,7 +30,7 @@ from benchmarks.slow_wire import SlowWire
 from benchmarks.timed import training_speed
 from manyhands.averaging.network import Network, averaged
 from manyhands.runs.report import Table, manyhands, settings
-from manyhands.system.processes import resident_megabytes
+from manyhands.system.memory import resident_megabytes
 
 CROWDS = (1, 2, 4, 8)
 CROWD_EVERY, CROWD_EXCHANGES = 2048, 2400

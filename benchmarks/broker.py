@@ -33,7 +33,7 @@ from manyhands.runs.report import Table, manyhands, run_json, settings
 from manyhands.runs.store import LAST, Run
 from manyhands.runs.training import train
 from manyhands.runs.view import View
-from manyhands.system.processes import resident_megabytes
+from manyhands.system.memory import resident_megabytes
 
 SEEDS = (401, 402, 403)
 """Reserved for this benchmark."""

@@ -23,7 +23,7 @@ from manyhands.runs.agent import load
 from manyhands.runs.plots import BLUE, GREEN, ORANGE
 from manyhands.runs.report import Table, manyhands, run_json, trained
 from manyhands.runs.store import LAST, Run
-from manyhands.system.processes import resident_megabytes
+from manyhands.system.memory import resident_megabytes
 
 KINDS: dict[str, tuple[str, ...]] = {
     "DQN": ("--algo", "dqn", "--set", "algo.double=false"),

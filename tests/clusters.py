@@ -4,11 +4,11 @@ import atexit
 from contextlib import ExitStack
 from functools import cache
 
-from manyhands.channels import ray as ray_channel
+from manyhands.channels.ray.cluster import connect
 
 
 @cache
 def cluster() -> None:
     held = ExitStack()
-    ray_channel.connect("ray", 4, 1.0, held)
+    connect("ray", 4, 1.0, held)
     atexit.register(held.close)

@@ -14,7 +14,7 @@ from manyhands.channels.amqp.executor import AmqpChannel
 from manyhands.channels.base import ExecutorChannel
 from manyhands.channels.inline import InlineChannel
 from manyhands.channels.processes.executor import ProcessesChannel
-from manyhands.channels.ray import RayChannel
+from manyhands.channels.ray.channel import RayChannel
 from manyhands.config.settings import Config
 from manyhands.core.events import Fault, Notice
 from manyhands.core.lanes import ShardState

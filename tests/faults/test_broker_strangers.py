@@ -343,11 +343,11 @@ def test_a_bit_that_flips_in_weights_is_noticed_and_the_weights_are_sent_again(c
     with Workers(broker().url, 1):
         wait_for(lambda: channel.receive(0.1) is None and bool(channel.players.known))
         player = next(iter(channel.players.known))
-        good = channel.published[0]
+        good = channel.published.find(0)
         weights = wire.decode_weights(good, channel.task.spec)
         damaged = bytearray(wire.encode_weights(replace(weights, version=1)))
         damaged[len(damaged) // 2] ^= 1
-        channel.published[1] = wire.encode_weights(replace(weights, version=1))
+        channel.published.add(1, wire.encode_weights(replace(weights, version=1)))
         channel.link.send("", player, bytes(damaged), headers={"run": channel.names.run})
         channel.order(Order(0, 0, 1))
         texts: list[str] = []

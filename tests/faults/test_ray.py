@@ -15,8 +15,9 @@ import ray
 from brokers import TESTS, wait_for
 from clusters import cluster
 
-from manyhands.channels import ray as ray_channel
-from manyhands.channels.ray import RayChannel, connect
+from manyhands.channels.ray.channel import RayChannel
+from manyhands.channels.ray.cluster import connect, homes
+from manyhands.channels.ray.player import session_place
 from manyhands.cli import main as cli
 from manyhands.config.resolve import merge
 from manyhands.config.settings import Config
@@ -50,7 +51,7 @@ import os, tempfile
 from contextlib import ExitStack
 from pathlib import Path
 import psutil, ray
-from manyhands.channels.ray import ONLY_HERE, connect
+from manyhands.channels.ray.cluster import ONLY_HERE, connect
 def listening():
     return {c.laddr: c.pid for c in psutil.net_connections("tcp") if c.status == "LISTEN"}
 
@@ -136,7 +137,7 @@ def test_an_actor_that_is_killed_while_it_has_nothing_to_do_is_noticed_with_its_
 def test_signs_of_life_lie_with_the_clusters_session_and_stale_ones_go(tmp_path: Path) -> None:
     cluster()
     before = set(Path(gettempdir()).glob("manyhands-*.signs"))  # of an earlier version, perhaps
-    place = ray_channel.session_place()
+    place = session_place()
     stale, fresh, held = (place / f"manyhands-{name}.signs" for name in ("stale", "fresh", "held"))
     crash = stale.with_suffix(".crash")
     for path in (stale, fresh, held, crash):
@@ -165,9 +166,9 @@ def test_actors_have_homes_on_all_nodes_that_have_room(monkeypatch: pytest.Monke
     nodes.append({"Alive": False, "NodeID": "dd" * 28, "Resources": {"CPU": 8.0}})
     nodes.append({"Alive": True, "NodeID": "ee" * 28, "Resources": {}})
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    found = [home if isinstance(home, str) else home.node_id[:2] for home in ray_channel.homes(6, 1.0)]
+    found = [home if isinstance(home, str) else home.node_id[:2] for home in homes(6, 1.0)]
     assert found == ["aa", "bb", "aa", "aa", "DEFAULT", "DEFAULT"]
-    assert len(ray_channel.homes(2, 0.5)) == 2
+    assert len(homes(2, 0.5)) == 2
 
 
 def process_of(channel: RayChannel) -> int | None:
@@ -272,7 +273,7 @@ def test_without_ray_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "manyhands.channels.ray", raising=False)
+    monkeypatch.delitem(sys.modules, "manyhands.channels.ray.channel", raising=False)
     with pytest.raises(SystemExit):
         cli.main(["train", "CartPole-v1", "--channel", "ray", "--dir", str(tmp_path / "run")])
     assert "pip install -c constraints.txt '.[ray]'" in capsys.readouterr().err

@@ -96,7 +96,7 @@ def answer(task: Task) -> Trajectory:
 def arrives(channel: AmqpChannel, identity: str, process: str = FIRST) -> None:
     """An answer to the order `identity`, in the data_queue."""
     message = SimpleNamespace(message_id=identity, headers={"player": f"{process}.1"})
-    channel.published[0] = b""
+    channel.published.add(0, b"")
     channel._handle(("data", answer(channel.task), message, 1))
 
 

@@ -229,7 +229,7 @@ def test_a_worker_does_not_hold_more_environments_than_its_owner_allows(
     made._do(offer(played))
     (session,) = made.sessions.values()
     weights = Weights(0, played.spec.initial_vector(0), played.spec.schema)
-    session.versions[""][0] = weights
+    session.versions[""].add(0, weights)
     session.send = lambda made: None
     for shard in range(3):
         order = Order(shard, 0, 0).to_message()

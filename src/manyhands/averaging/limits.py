@@ -5,7 +5,8 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 from manyhands.config.settings import Config
 from manyhands.core import wire
@@ -124,7 +125,4 @@ def _out_of_memory(error: Exception) -> bool:
 
 def _data_held() -> int:
     """Bytes that count for the limit already."""
-    with suppress(OSError, ValueError, IndexError):
-        pages = int(Path("/proc/self/statm").read_text().split()[5])
-        return pages * resource.getpagesize()
-    return 0
+    return int(getattr(psutil.Process().memory_info(), "data", 0))

@@ -6,15 +6,14 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from manyhands.channels.base import WorkerStatus
+from manyhands.channels.versions import Versions
 from manyhands.collect.collector import Collector
 from manyhands.core.events import Event, Fault, Notice
-from manyhands.core.orders import NEWEST, EvalOrder, Order, Task
+from manyhands.core.orders import EvalOrder, Order, Task
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs.make import MakeEnv
 from manyhands.hogwild.cores import SharedMemory, open_core
-
-VERSIONS = 3
 
 
 class InlineChannel:
@@ -34,17 +33,13 @@ class InlineChannel:
         self.collector = Collector(task, self.name, self._report, callable_env, open_group=cores)
         self.orders: deque[Order | EvalOrder] = deque()
         self.events: deque[Fault | Notice] = deque()
-        self.versions: dict[int, Weights] = {}
-        self.newest = NEWEST
+        self.versions: Versions[Weights] = Versions()
 
     def _report(self, event: Fault | Notice) -> None:
         self.events.append(event)
 
     def publish(self, weights: Weights) -> None:
-        self.versions[weights.version] = weights
-        self.newest = weights.version
-        for version in sorted(self.versions)[:-VERSIONS]:
-            del self.versions[version]
+        self.versions.add(weights.version, weights)
 
     def order(self, order: Order | EvalOrder) -> None:
         self.orders.append(order)
@@ -55,10 +50,10 @@ class InlineChannel:
         if not self.orders:
             return None
         order = self.orders.popleft()
-        version = self.newest if order.version == NEWEST else order.version
+        weights = self.versions.find(order.version)
         if isinstance(order, EvalOrder):
-            return self.collector.test(order, self.versions[version])
-        return self.collector.collect(order, self.versions[version], self.layout.allocate())
+            return self.collector.test(order, weights)
+        return self.collector.collect(order, weights, self.layout.allocate())
 
     def ack(self, trajectory: Trajectory) -> None:
         """Every rollout has memory of its own here."""

@@ -191,6 +191,15 @@ class EvalOrder:
         return eval_order
 
 
+def read_order(message: wire.Message) -> Order | EvalOrder:
+    """The order in a message of either kind."""
+    if message.kind == "eval_order":
+        return EvalOrder.from_message(message)
+    if message.kind == "order":
+        return Order.from_message(message)
+    raise WireError(f"a message of kind {message.kind!r:.60} where an order was expected")
+
+
 @dataclass(frozen=True)
 class EvalResult:
     """The episodes of a trial."""

@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
+import psutil
+
 from manyhands.core.errors import RunError, UsageError
+from manyhands.system.memory import resident_megabytes
 from manyhands.system.secret_files import read_secret
 
 START_TIMEOUT = 90.0
@@ -248,12 +251,10 @@ class Broker:
         """Of the node: the largest process of its group."""
         assert self.process is not None
         sizes = [0.0]
-        for status in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError, ValueError, IndexError):
-                fields = status.read_text().rpartition(")")[2].split()
-                if int(fields[2]) == self.process.pid:
-                    pages = int((status.parent / "statm").read_text().split()[1])
-                    sizes.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+        for pid in psutil.pids():
+            with suppress(OSError):
+                if os.getpgid(pid) == self.process.pid:
+                    sizes.append(resident_megabytes(pid))
         return max(sizes)
 
     def __enter__(self) -> Self:

@@ -36,7 +36,8 @@ from manyhands.core.heartbeat import (
     RUN,
     SHARD,
 )
-from manyhands.system.processes import CRASHES, FAILED, describe_exit, own_megabytes, player_environment
+from manyhands.system.memory import own_megabytes
+from manyhands.system.processes import CRASHES, FAILED, describe_exit, player_environment
 from manyhands.system.signals import stop_signals
 
 POLL = 0.1

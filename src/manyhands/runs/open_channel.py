@@ -114,7 +114,7 @@ def _open_broker(plan: Plan, broker: str, path: Path) -> ExecutorChannel:
 
 def _open_ray(plan: Plan, address: str, path: Path) -> ExecutorChannel:
     try:
-        from manyhands.channels.ray import RayChannel
+        from manyhands.channels.ray.channel import RayChannel
     except ModuleNotFoundError as error:
         raise missing_extra("--channel ray", error, "ray") from error
     run = plan.config.run

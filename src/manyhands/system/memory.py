@@ -1,18 +1,33 @@
-"""How much memory this process can still get."""
+"""How much memory processes hold, and how much this one can still get."""
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
+GROUP = Path("/sys/fs/cgroup")
+"""Where Linux says what a container may hold, which psutil does not look at."""
+
 
 def free_memory() -> int:
-    """Bytes that this process can still get, as Linux tells; elsewhere what the machine has."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        limits.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
-    with suppress(OSError, ValueError):  # a container's own limit; the word "max" where there is none
-        group = Path("/sys/fs/cgroup")
-        used = int((group / "memory.current").read_text())
-        limits.append(int((group / "memory.max").read_text()) - used)
-    return min(limits)
+    """Bytes that this process can still get."""
+    free: int = psutil.virtual_memory().available
+    with suppress(OSError, ValueError):  # there is no such file, or no limit, which is the word "max"
+        used = int((GROUP / "memory.current").read_text())
+        free = min(free, int((GROUP / "memory.max").read_text()) - used)
+    return free
+
+
+def resident_megabytes(process: int) -> float:
+    """All that a process holds; 0 where it is gone."""
+    with suppress(psutil.Error):
+        return float(psutil.Process(process).memory_info().rss) / 1e6
+    return 0.0
+
+
+def own_megabytes(process: int) -> float:
+    """What it holds without what it shares with others: libraries, rollouts, weights of cores."""
+    with suppress(psutil.Error):
+        held = psutil.Process(process).memory_info()
+        return float(held.rss - getattr(held, "shared", 0)) / 1e6
+    return 0.0

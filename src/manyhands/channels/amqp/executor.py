@@ -48,6 +48,7 @@ from manyhands.channels.amqp.messages import (
 )
 from manyhands.channels.amqp.throttle import Throttle
 from manyhands.channels.base import WorkerStatus
+from manyhands.channels.versions import Versions
 from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.errors import EnvError, WireError
@@ -60,8 +61,6 @@ from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 
 POLL = 0.2
-VERSIONS = 3
-"""Versions of the weights that a player gets when it joins."""
 PROBE_INTERVAL, EAGER_INTERVAL = 1.0, 0.25
 """Seconds between two probes of every inbox, and while nothing arrives. The broker removes an inbox with its
 connection, so a player that dies is missed within this time, whatever the clocks say."""
@@ -126,7 +125,8 @@ class AmqpChannel:
             str, tuple[AbstractIncomingMessage, int]
         ] = {}  # by order id, not acknowledged yet
         self.order_of: dict[tuple[int, int], str] = {}  # (shard, sequence): id of the accepted answer
-        self.published: dict[int, bytes] = {}
+        self.published: Versions[bytes] = Versions()  # which a player gets when it joins
+        self.newest = 0
         self.arrivals: SimpleQueue[Any] = SimpleQueue()
         self.events: deque[Event | LateDeath] = deque()
         self.protocols: dict[str, Report] = {}
@@ -262,7 +262,7 @@ class AmqpChannel:
         self.link.send("", inbox, wire.encode(wire.Message("settings", "", meta)))
 
     def _send_weights(self, player: str) -> None:
-        for _, body in sorted(self.published.items()):
+        for body in self.published.in_order():
             self.link.send("", player, body, headers={"run": self.names.run})
 
     def _missing(self, queue: str) -> None:
@@ -276,10 +276,8 @@ class AmqpChannel:
     # The rest runs in the executor's thread.
 
     def publish(self, weights: Weights) -> None:
-        self.published[weights.version] = wire.encode_weights(weights)
-        for version in sorted(self.published)[:-VERSIONS]:
-            del self.published[version]
-        body = self.published[weights.version]
+        body, self.newest = wire.encode_weights(weights), weights.version
+        self.published.add(weights.version, body)
         self.link.send(self.names.model_exchange, "", body, headers={"run": self.names.run})
 
     def order(self, order: Order | EvalOrder) -> None:
@@ -490,7 +488,7 @@ class AmqpChannel:
         self.accepted[identity] = message, generation
         self.order_of[trajectory.shard, trajectory.sequence] = identity
         agent = str(message.headers.get("agent", ""))
-        self.events.append(of_our_age(trajectory, agent, "", max(self.published)))
+        self.events.append(of_our_age(trajectory, agent, "", self.newest))
 
     def _is_own(self, identity: str) -> bool:
         """Whether this executor gave the order, and not one that was killed before it."""

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from manyhands.channels.amqp.messages import Limits, Names, Wanted, Words
+from manyhands.channels.versions import Versions
 from manyhands.collect.collector import Collector
 from manyhands.core import wire
 from manyhands.core.arrays import Array
 from manyhands.core.decoding import MAX_TEXT
 from manyhands.core.errors import WireError
 from manyhands.core.events import Fault, Notice
-from manyhands.core.orders import NEWEST, EvalResult, Order, Task
+from manyhands.core.orders import EvalResult, Order, Task
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from manyhands.channels.amqp.worker import Player
 
 POLL = 0.2
-VERSIONS = 4
+KEPT = 4
 """Versions of the weights that a player keeps of every run."""
 MOST_AGENTS = 64
 """Executors of one run."""
@@ -41,7 +42,7 @@ class Session:
     def __init__(self, player: "Player", run: str, epoch: str, task: Task, limits: Limits) -> None:
         self.player, self.names, self.epoch, self._task, self.limits = player, Names(run), epoch, task, limits
         self.report_card = player.introduction()
-        self.versions: dict[str, dict[int, Weights]] = {"": {}}  # by agent
+        self.versions: dict[str, Versions[Weights]] = {"": Versions(KEPT)}  # by agent
         self.arrived = threading.Condition()
         self.order_id = self.agent = ""
         self.collector: Collector | None = None
@@ -57,21 +58,16 @@ class Session:
         if agent not in self.versions and len(self.versions) >= MOST_AGENTS:
             raise WireError(f"weights of more than {MOST_AGENTS} agents")
         with self.arrived:
-            versions = self.versions.setdefault(agent, {})
-            versions[weights.version] = weights
-            for version in sorted(versions)[:-VERSIONS]:
-                del versions[version]
+            self.versions.setdefault(agent, Versions(KEPT)).add(weights.version, weights)
             self.arrived.notify_all()
 
     def weights(self, version: int) -> Weights:
         began = asked = time.monotonic()
         with self.arrived:
             while True:
-                versions = self.versions.get(self.agent) or self.versions[""]
-                if version == NEWEST and versions:
-                    return versions[max(versions)]
+                versions = self.versions.get(self.agent, self.versions[""])
                 if version in versions:
-                    return versions[version]
+                    return versions.find(version)
                 self.player.wait_a_moment()
                 now = time.monotonic()
                 if now - began > WEIGHTS_TIMEOUT:

@@ -55,7 +55,7 @@ from manyhands.core.heartbeat import (
     run_mark,
     unshared,
 )
-from manyhands.core.orders import EvalOrder, Order, Task
+from manyhands.core.orders import EvalOrder, Order, Task, read_order
 from manyhands.core.texts import one_line
 from manyhands.envs import make as envs
 
@@ -398,10 +398,7 @@ class Player:
 
 def _read_order(message: wire.Message, task: Task) -> Order | EvalOrder:
     plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
-    stripped = replace(message, meta=plain)
-    if message.kind == "eval_order":
-        return EvalOrder.from_message(stripped)
-    order = Order.from_message(stripped)
-    if order.start is not None and not order.start.fits(task.layout):
+    order = read_order(replace(message, meta=plain))
+    if isinstance(order, Order) and order.start is not None and not order.start.fits(task.layout):
         raise WireError("an order that says of its shard what cannot be")
     return order

@@ -36,7 +36,8 @@ from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs.make import MakeEnv
 from manyhands.hogwild.cores import SharedMemory
-from manyhands.system.processes import CRASHES, FAILED, describe_exit, own_megabytes, player_environment
+from manyhands.system.memory import own_megabytes
+from manyhands.system.processes import CRASHES, FAILED, describe_exit, player_environment
 
 POLL = 0.2
 """Seconds between two looks at workers that say nothing."""

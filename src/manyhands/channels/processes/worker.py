@@ -11,7 +11,7 @@ from manyhands.core import wire
 from manyhands.core.arrays import Array
 from manyhands.core.events import Fault, Notice
 from manyhands.core.heartbeat import BYTES
-from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
+from manyhands.core.orders import EvalOrder, EvalResult, Order, Task, read_order
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs.make import MakeEnv
@@ -59,9 +59,7 @@ class WorkerSide:
             message = wire.decode(self.connection.recv_bytes(wire.MAX_MESSAGE))
         except (EOFError, ConnectionResetError):
             return None
-        if message.kind == "eval_order":
-            return EvalOrder.from_message(message)
-        return Order.from_message(message) if message.kind == "order" else None
+        return None if message.kind == "finish" else read_order(message)
 
     def weights(self, version: int) -> Weights:
         return self.board.read_newest() if version < 0 else self.board.read(version)
