@@ -397,6 +397,14 @@ class Shown:
 
     def tested(self, result: Any, executor: Any) -> None: ...
 
+    def updated(self, metrics: Any, executor: Any) -> None: ...
+
+    def fault(self, report: Any, executor: Any) -> None:
+        check_shown(f"{report.text}\n{report.traceback}")
+
+    def lost(self, lost: Any, text: str) -> None:
+        check_shown(text)
+
     def waiting(self, executor: Any) -> None: ...
 
 

@@ -31,10 +31,11 @@ from manyhands.core.orders import EvalOrder, Order
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.roles.broker import Broker
+from manyhands.runs.launch import continue_config
 from manyhands.runs.open_channel import broker_name
 from manyhands.runs.plan import Plan, plan
 from manyhands.runs.store import Run
-from manyhands.runs.training import continue_config, train
+from manyhands.runs.training import train
 from manyhands.runs.view import View
 
 SHARDS = 2

@@ -59,7 +59,8 @@ def test_a_run_directory_holds_everything(trained: Path) -> None:
 
 def test_eval_prints_json_with_its_keys(trained: Path) -> None:
     result = call("eval", "quick", "--episodes", "8", "--json", cwd=trained)
-    assert set(json.loads(result.stdout)) == {"mean", "sd", "min", "max", "median", "episodes", "solved"}
+    names = {"mean", "sd", "min", "max", "median", "episodes", "solved", "iqm", "low", "high"}
+    assert set(json.loads(result.stdout)) == names
     by_path = call("eval", "runs/quick", "--episodes", "8", "--json", cwd=trained)
     assert by_path.stdout == result.stdout
     sampled = call("eval", "quick", "--episodes", "8", "--json", "--sample", cwd=trained)

@@ -189,7 +189,7 @@ def test_a_function_that_fails_once_is_asked_again(tmp_path: Path, monkeypatch: 
         (["sphere", "--bounds=5"], "is not LOW:HIGH"),
         (["small_functions:nothing", "--bounds=-1:1"], "cannot import the function"),
         ([], "which function"),
-        (["ackley", "--algo", "dqn"], "invalid choice"),
+        (["ackley", "--algo", "dqn"], "a law is learned by ppo or reinforce"),
         (["--functions", ""], "there is no function ''"),
         (["ackley", "--set", "net.squash=true"], "net.squash stays false"),
         (["ackley", "--resume", "law"], "goes on with the run's own settings"),

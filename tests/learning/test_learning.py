@@ -23,8 +23,8 @@ def test_every_algorithm_solves_cartpole(tmp_path: Path, algo: str, seed: int) -
     config = resolve("CartPole-v1", algo, overrides=({"run": {"seed": seed}},))
     run = train(config, directory=tmp_path / "run")
     assert run.status()["status"] == "solved", run.status()
-    result, goal = judge(run, episodes=100, seed=987)
-    assert goal == 475
+    result = judge(run, episodes=100, seed=987)
+    assert result.goal == 475
     assert result.mean >= 475
 
 
@@ -32,7 +32,7 @@ def test_every_algorithm_solves_cartpole(tmp_path: Path, algo: str, seed: int) -
 def test_those_that_take_longest_get_better(tmp_path: Path, algo: str, steps: int) -> None:
     layers = {"run": {"seed": 21, "steps": steps, "until": "steps", "workers": 2}}
     run = train(resolve("CartPole-v1", algo, overrides=(layers,)), directory=tmp_path / "run")
-    result, _ = judge(run, episodes=50, seed=987, which=LAST)
+    result = judge(run, episodes=50, seed=987, which=LAST)
     assert result.mean >= 50  # an agent that does not learn gets 9
 
 
@@ -58,5 +58,5 @@ def test_every_kind_of_space_is_learned(tmp_path: Path, seen: str, asked: str, s
         "run": {"workers": 2, "steps": steps, "until": "steps"},
     }
     run = train(Config.from_plain(plain), directory=tmp_path / "run")
-    result, _ = judge(run, episodes=200, seed=5, which=LAST)
+    result = judge(run, episodes=200, seed=5, which=LAST)
     assert result.mean >= 0.9  # chance gives 0.25 to 0.5

@@ -189,7 +189,7 @@ def test_trains_from_pixels_judges_whole_games_and_films_them(algo: str, tmp_pat
     config = Config.from_plain(merge(SMALL, {"run": {"algo": algo}, "algo": {"reward_clip": 1.0, **more}}))
     assert LIFE_LOST in plan(config).task.layout.columns
     run = train(config, directory=tmp_path / "run")
-    result, _ = judge(run, episodes=1, seed=1, which=LAST)
+    result = judge(run, episodes=1, seed=1, which=LAST)
     assert result.returns[0] >= 0
     record(run, tmp_path / "film.mp4")
     assert (tmp_path / "film.mp4").stat().st_size > 1000

@@ -1,6 +1,5 @@
 """A parent's run directory: saved without holding up a child, bounded, and read with care."""
 
-import argparse
 import asyncio
 import time
 from contextlib import ExitStack, suppress
@@ -14,14 +13,13 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from manyhands.averaging import child_stats as books
+from manyhands.averaging import serving
 from manyhands.averaging.child_stats import Child, Forgotten, ParentStats
 from manyhands.averaging.listening import ListenConfig
 from manyhands.averaging.maths import quantise
 from manyhands.averaging.parent import Parent
 from manyhands.averaging.protocol import PROTOCOL, AveragingConfig, structure
 from manyhands.averaging.recorder import MOST_PENDING, ParentRecorder, ParentSetup
-from manyhands.cli import averaging as commands
-from manyhands.cli.averaging_options import add_parent
 from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.errors import ManyhandsError, WireError
@@ -226,7 +224,7 @@ def test_a_damaged_checkpoint_is_said_in_one_line(progress: dict[str, Any], tmp_
     run.save(LAST, Checkpoint(PLANNED.spec, PLANNED.spaces.action, first, progress=progress))
     (run.path / store.AVERAGING).write_text("alpha: 0.5\n")
     with ExitStack() as held, pytest.raises(ManyhandsError, match=r"last\.safetensors is damaged: ") as said:
-        commands._resumed(run, {}, held)
+        serving._resumed(run, {}, held)
     assert "\n" not in str(said.value)
 
 
@@ -254,7 +252,7 @@ def test_damaged_settings_of_a_parent_are_said_in_one_line(text: str, tmp_path: 
     run = store.create(tmp_path / "run", PLANNED.config)
     (run.path / store.AVERAGING).write_text(text)
     with ExitStack() as held, pytest.raises(ManyhandsError, match=r"averaging\.yaml") as said:
-        commands._resumed(run, {}, held)
+        serving._resumed(run, {}, held)
     assert "\n" not in str(said.value)
 
 
@@ -275,9 +273,6 @@ def test_damaged_settings_of_a_parent_are_said_in_one_line(text: str, tmp_path: 
 def test_a_damaged_address_of_a_parent_is_said_in_one_line(plain: Any, tmp_path: Path) -> None:
     run = store.create(tmp_path / "run", PLANNED.config)
     (run.path / store.LISTEN).write_text(yaml.safe_dump(plain))
-    command = argparse.ArgumentParser().add_subparsers()
-    add_parent(command)
-    options = command.choices["parent"].parse_args(["--resume", str(run.path)])
     with pytest.raises(ManyhandsError, match=r"listen\.yaml") as said:
-        ListenConfig.of(options, run)
+        ListenConfig.of({"listen": None}, run)
     assert "\n" not in str(said.value)

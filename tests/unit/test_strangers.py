@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 from test_allowed import ALL, ATTEMPTS, MARK
 
+from manyhands.averaging import visiting
 from manyhands.averaging.child_view import ChildView
 from manyhands.averaging.limits import Limits as ChildLimits
 from manyhands.averaging.recorder import ParentRecorder
@@ -39,7 +40,6 @@ from manyhands.channels.amqp.throttle import Throttle
 from manyhands.channels.amqp.worker import Leave
 from manyhands.channels.base import WorkerStatus
 from manyhands.channels.limits import OwnLimits
-from manyhands.cli import averaging
 from manyhands.cli import main as cli
 from manyhands.collect.collector import Collector
 from manyhands.config.settings import Config
@@ -151,13 +151,14 @@ def test_no_attempt_gets_past_a_child(
 ) -> None:
     config = replace(Config.from_plain(SMALL), env=EnvConfig(env_id, placed(kwargs, tmp_path / "mark")))
     link = SimpleNamespace(name="child", url="ws://parent:8765")
-    options = SimpleNamespace(allow=patterns, cores=1, quiet=True)
     with pytest.raises(UsageError):
-        averaging._train_for(
-            link,
-            SimpleNamespace(config=config),
+        visiting._train_for(
+            link,  # type: ignore[arg-type]
+            SimpleNamespace(config=config),  # type: ignore[arg-type]
             ChildLimits.of(None, 64, 1024),
-            options,  # type: ignore[arg-type]
+            1,
+            patterns,
+            True,
         )
     assert not (tmp_path / "mark").exists()
 
@@ -573,6 +574,7 @@ def test_what_anybody_says_is_shown_without_control_of_the_terminal(kind: type[A
     """On every channel: an environment's traceback is text of others as well."""
     view = kind.__new__(kind)
     view.live, view.errors = None, Console(file=io.StringIO(), width=120)
+    view.events = SimpleNamespace(write=lambda *_, **__: None)
     view.said(RAW)
     assert view.errors.file.getvalue().splitlines() == SHOWN
 

@@ -1,10 +1,10 @@
 """Where a parent listens and whom it lets in; kept with its run, so that children find it after a resume."""
 
-import argparse
 import ipaddress
 import re
 import ssl
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,13 @@ class ListenConfig:
             )
 
     @classmethod
-    def of(cls, options: argparse.Namespace, resumed: Run | None) -> "ListenConfig":
-        """What was given, and for the rest what the run had before."""
+    def of(cls, given: Mapping[str, Any], resumed: Run | None) -> "ListenConfig":
+        """What was given, where that is not None, and for the rest what the run had before."""
         path = resumed.path / store.LISTEN if resumed is not None else None
         try:
             kept = decode(cls, read_yaml(path), "it") if path is not None and path.exists() else cls()
         except ManyhandsError as error:
             raise UsageError(f"{path} is damaged: {one_line(error)}") from error
-        given = {field.name: getattr(options, field.name) for field in fields(cls)}
         plain: dict[str, Any] = {
             name: str(value) if isinstance(value, Path) else value
             for name, value in given.items()

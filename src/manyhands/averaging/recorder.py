@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from manyhands.core.weights import Weights
 from manyhands.runs import store
 from manyhands.runs.agent import judge
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.eventlog import EventLog
+from manyhands.runs.loggers.choose import Log, Loggers, choose
 from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.plan import Plan
 from manyhands.runs.store import Run
@@ -56,7 +58,7 @@ class ParentSetup:
 class ParentRecorder:
     """Writes a parent's run directory, and shows how it goes."""
 
-    def __init__(self, begun: ParentSetup, quiet: bool) -> None:
+    def __init__(self, begun: ParentSetup, quiet: bool, log: Log = "none") -> None:
         self.run, self.plan, self.averaging, self.quiet = begun.run, begun.plan, begun.averaging, quiet
         self.console, self.errors = Console(highlight=False), Console(stderr=True, highlight=False)
         self.live: Live | None = None
@@ -67,8 +69,10 @@ class ParentRecorder:
         every = self.averaging.checkpoint_every
         self.next_kept = begun.first.version - begun.first.version % every + every
         self.kept_version = -1
+        self.loggers = Loggers(choose(log), self.said)
+        self.events = EventLog(begun.run.path)
         try:
-            self.log = MetricsLog(begun.run, begun.stats.steps)
+            self.log = MetricsLog(begun.run, begun.stats.steps, self.loggers)
         except (KeyError, TypeError) as error:
             raise RunError(f"{begun.run.metrics_path} is damaged: a row without {error}") from error
         self.saver = Saver()
@@ -85,6 +89,12 @@ class ParentRecorder:
             self.live = None
         self.saver.finish()
         self.log.close()
+        self.events.close()
+
+    def begin(self, resumed: bool) -> None:
+        """Write down with what it starts."""
+        settings = {**self.plan.config.to_plain(), "averaging": asdict(self.averaging)}
+        self.events.write("start", resumed=resumed, settings=settings)
 
     def listening(self, address: str, needed: str) -> None:
         """`needed`: what a child has to be given beside the address."""
@@ -101,6 +111,7 @@ class ParentRecorder:
         )
 
     def said(self, text: str) -> None:
+        self.events.write("notice", text=text)
         console = self.errors if self.live is None else self.live.console
         console.print(Text(lines(text)), soft_wrap=True)
 
@@ -158,6 +169,7 @@ class ParentRecorder:
             self.run.save(f"exchange-{weights.version:06}", made)
             row = {**counts, "version": weights.version, "return_mean": snapshot.mean_return}
             self.log.write({**row, **stats})
+            self.events.write("checkpoint", which=f"exchange-{weights.version:06}", **counts)
         self.run.save(store.LAST, made)
         state = {"status": status, **counts, "version": weights.version, "updated": store.now()}
         self.run.save_status({**state, **stats})
@@ -166,6 +178,8 @@ class ParentRecorder:
         """Saves how it ended, after all that still waits to be saved; raises what went wrong with any."""
         failure = self.saver.finish()
         self.save(self.snapshot(parent), "failed" if failure else status, kept=parent.over)
+        error = {} if failure is None else {"error": repr(failure)}
+        self.events.write("end", status="failed" if failure else status, exchanges=parent.version, **error)
         if failure is not None:
             raise failure
 
@@ -174,9 +188,9 @@ class ParentRecorder:
         if self.quiet:
             return
         self.console.print(_children(parent))
-        result, goal = judge(self.run, REPORT_EPISODES, which=store.LAST)
+        result = judge(self.run, REPORT_EPISODES, which=store.LAST)
         self.run.save_status({**self.run.status(), "last_mean": result.mean, "tested": result.episodes})
-        solved = "" if goal is None else f" (goal {goal:g})"
+        solved = "" if result.goal is None else f" (goal {result.goal:g})"
         what = "Done" if parent.over else "Stopped"
         print(
             f"{what} after {parent.version:,} exchanges; {REPORT_EPISODES} episodes: "

@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
-from manyhands.cli.options import add_allow, add_debug, add_quiet, add_run, parse_int
+from manyhands.cli.options import add_allow, add_debug, add_log, add_quiet, add_run, parse_int
 
 
 def step_length(text: str) -> float | str:
@@ -62,6 +62,7 @@ def add_parent(parent: Any, helping: bool) -> None:
     )
     parent.add_argument("--seed", type=int, help="of the first weights (default: 0)")
     add_run(parent)
+    add_log(parent)
     parent.add_argument("--quiet", action="store_true", help="no progress and no report")
     add_debug(parent)
 

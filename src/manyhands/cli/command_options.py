@@ -16,6 +16,7 @@ from manyhands.cli.options import (
     add_run,
     add_setting,
     add_settings,
+    add_told,
     parse_int,
 )
 
@@ -57,6 +58,7 @@ def add_train(train: Any, helping: bool) -> None:
         "tested one, or such as last; settings are the new run's own, and its optimizer starts afresh",
     )
     add_run(train)
+    add_told(train)
     add_quiet(train)
     add_debug(train)
 
@@ -137,6 +139,13 @@ def add_show(show: Any, helping: bool) -> None:
     show.add_argument("run", metavar="RUN", help="a run's name or path")
     show.add_argument("--out", type=Path, help="where to write the learning curve (default: RUN/plots/)")
     add_debug(show)
+
+
+def add_events(events: Any, helping: bool) -> None:
+    events.add_argument("run", metavar="RUN", help="a run's name or path")
+    events.add_argument("--follow", action="store_true", help="go on with what happens now")
+    events.add_argument("--json", action="store_true", help="one JSON object a line")
+    add_debug(events)
 
 
 def add_rm(rm: Any, helping: bool) -> None:

@@ -3,7 +3,6 @@
 import argparse
 import csv
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -11,16 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from manyhands.cli.options import Parser
-from manyhands.config.resolve import merge, parse_override, resolve
-from manyhands.config.settings import Config
+from manyhands.cli.options import Parser, add_quiet, add_settings, add_told
+from manyhands.config.resolve import merge, parse_override
 from manyhands.core.errors import UsageError
-from manyhands.envs.lto import ENV_ID, KNOWN, STRATEGIES, Problem, function_of
+from manyhands.envs.lto import KNOWN, STRATEGIES, Problem, function_of
 from manyhands.lto.law import Law, export_npz, export_onnx, problem_of
 from manyhands.runs import store
 
-GROUPS = 8
-"""Groups of episodes, at most, where no more drivers than that are asked for."""
 VERBS = ("predict", "export", "plot", "judge")
 
 EXAMPLES = """\
@@ -53,134 +49,77 @@ def _train(arguments: list[str]) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("function", nargs="?", metavar="FUNCTION")
-    parser.add_argument("--functions", help="several, with commas: each driver its own, one law for all")
-    parser.add_argument("--x", type=int, default=1, help="variables to move (default: 1)")
-    parser.add_argument("--c", type=int, default=1, help="conditions, which cannot be moved (default: 1)")
-    parser.add_argument(
-        "--bounds",
-        help="LOW:HIGH for all variables, or one pair for each with commas: --bounds=-5:5,0:1 (x first)",
-    )
-    parser.add_argument("--drivers", type=int, help="processes that play; 0 = in this one (default: cores)")
-    parser.add_argument(
-        "--starts",
-        default="random",
-        help=f"{', '.join(STRATEGIES)}, heterogeneous (all three, in turn), or a list, one per driver",
-    )
-    parser.add_argument("--variants", type=int, default=1, help="prototypes that differ a little")
-    parser.add_argument("--jitter", type=float, default=0.0, help="how much: 0.1 is a tenth of the range")
-    parser.add_argument("--horizon", type=int, default=2, help="moves in an episode (default: 2)")
-    parser.add_argument("--intervals", type=int, default=20, help="of a latin hypercube (default: 20)")
-    parser.add_argument("--candidates", type=int, default=8, help="of an uncertain start (default: 8)")
-    parser.add_argument("--algo", default="ppo", choices=("ppo", "reinforce"))
+    _add_problem(parser)
+    parser.add_argument("--algo", help="ppo (default) or reinforce")
     parser.add_argument("--steps", type=int, help="training steps (default: 5000)")
-    parser.add_argument("--episodes", type=int, default=30, help="in each training step (default: 30)")
+    parser.add_argument("--episodes", type=int, help="in each training step (default: 30)")
     parser.add_argument(
         "--groups", type=int, help="of episodes: a group is played by one driver (default: by the episodes)"
     )
-    parser.add_argument("--mode", default="sync", help="sync (default), pipelined or async")
+    parser.add_argument("--drivers", type=int, help="processes that play; 0 = in this one (default: cores)")
+    parser.add_argument("--mode", help="sync (default), pipelined or async")
     parser.add_argument(
         "--channel", help="amqp://user:password@host:5672/, ray, ray:auto or ray://host:10001"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="same seed, same result (default: 0)")
     parser.add_argument("--name", help="a name for the run, under runs/")
     parser.add_argument("--dir", type=Path, help="a directory for the run, anywhere")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
     parser.add_argument("--resume", metavar="RUN", help="go on with a run")
-    parser.add_argument("--quiet", action="store_true")
+    add_settings(parser)
+    add_told(parser)
+    add_quiet(parser)
     options = parser.parse_args(arguments)
 
-    from manyhands.lto.judge import measure_quality
-    from manyhands.runs.open_channel import CHANNEL_VARIABLE
-    from manyhands.runs.training import continue_config, train
-    from manyhands.runs.view import View
+    from manyhands.lto.training import learn, learn_on
 
-    view = View(quiet=options.quiet)
-    channel = options.channel or os.environ.get(CHANNEL_VARIABLE) or None
+    told = {"callbacks": options.callback, "log": options.log, "quiet": options.quiet}
+    how = {"steps": options.steps, "drivers": options.drivers, "channel": options.channel}
     if options.resume is not None:
         if options.function or options.functions or options.set:
             raise UsageError(
                 "--resume goes on with the run's own settings; only --steps and --drivers change"
             )
-        found = store.find(options.resume)
-        problem_of(found)
-        batch = found.config().collect.batch
-        steps = options.steps * batch if options.steps is not None else None
-        train(
-            continue_config(found, steps, None, options.drivers),
-            resume=found,
-            view=view,
-            channel=channel,
-            measures=measure_quality,
-        )
+        learn_on(options.resume, **how, **told)
         return
-    config = configure(options, channel)
-    run = train(config, options.name, options.dir, view=view, channel=channel, measures=measure_quality)
+    names = (*PROBLEM, "algo", "episodes", "groups", "mode", "seed", "name")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    run = learn(
+        _functions(options),
+        bounds=_bounds(options.bounds),
+        starts=_starts(options.starts),
+        directory=options.dir,
+        settings=merge(*map(parse_override, options.set)),
+        **given,
+        **how,
+        **told,
+    )
     if not options.quiet:
         _report(run)
 
 
-def configure(options: argparse.Namespace, channel: str | None) -> Config:
-    problem = Problem(
-        functions=_functions(options),
-        x=options.x,
-        c=options.c,
-        bounds=_bounds(options.bounds),
-        horizon=options.horizon,
-        starts=_starts(options.starts),
-        variants=options.variants,
-        jitter=options.jitter,
-        intervals=options.intervals,
-        candidates=options.candidates,
+PROBLEM = ("x", "c", "variants", "jitter", "horizon", "intervals", "candidates")
+"""Options that describe what is to be optimised, beside the functions, their bounds and the starts."""
+
+
+def _add_problem(parser: Parser) -> None:
+    parser.add_argument("function", nargs="?", metavar="FUNCTION")
+    parser.add_argument("--functions", help="several, with commas: each driver its own, one law for all")
+    parser.add_argument("--x", type=int, help="variables to move (default: 1)")
+    parser.add_argument("--c", type=int, help="conditions, which cannot be moved (default: 1)")
+    parser.add_argument(
+        "--bounds",
+        help="LOW:HIGH for all variables, or one pair for each with commas: --bounds=-5:5,0:1 (x first)",
     )
-    if channel is None:  # workers elsewhere may have modules that this machine has not
-        for name in problem.imports:
-            function_of(name)
-    episodes, drivers = options.episodes, options.drivers
-    steps = 5000 if options.steps is None else options.steps
-    for what, value in (("--steps", steps), ("--episodes", episodes)):
-        if value < 1:
-            raise UsageError(f"{what} is {value}; it must be 1 or more")
-    if drivers is not None and drivers > episodes:
-        raise UsageError(f"{drivers} drivers are more than {episodes} episodes; give --episodes {drivers}")
-    if drivers is not None and drivers < 0:
-        raise UsageError(f"--drivers is {drivers}; it must be 0 (in this process) or more")
-    wanted = max(drivers or 1, len(problem.starts), problem.members)
-    even = problem.members * len(problem.starts)
-    groups = options.groups if options.groups is not None else groups_for(episodes, wanted, even)
-    if groups < 1 or episodes % groups or groups < wanted:
-        raise UsageError(
-            f"{episodes} episodes cannot be {groups} equal groups for {wanted} drivers, starts or functions"
-        )
-    settings: dict[str, Any] = {
-        "env": {"kwargs": problem.to_plain()},
-        "collect": {"shards": groups, "lanes": episodes // groups, "steps": problem.horizon},
-        "run": {
-            "steps": steps * episodes * problem.horizon,
-            "until": "steps",
-            "mode": options.mode,
-            "seed": options.seed,
-            "workers": -1 if drivers is None else drivers,
-            "test_every": steps * episodes * problem.horizon,
-        },
-    }
-    overrides = [parse_override(text) for text in options.set]
-    config = resolve(ENV_ID, options.algo, None, (merge(settings, *overrides),))
-    if config.net.squash or config.collect.steps != problem.horizon:
-        raise UsageError("a law's net.squash stays false and its collect.steps is --horizon")
-    return config
-
-
-def groups_for(episodes: int, wanted: int, even: int) -> int:
-    """The largest divisor up to GROUPS, so that it does not depend on the drivers; more if they are more.
-
-    A multiple of `even` if there is one, so that every function and start has the same share.
-    """
-    every = [number for number in range(1, episodes + 1) if episodes % number == 0]
-    divisors = [number for number in every if number % even == 0] or every
-    fitting = [number for number in divisors if number >= wanted] or [episodes]
-    usual = [number for number in fitting if number <= GROUPS]
-    return max(usual) if usual else min(fitting)
+    parser.add_argument(
+        "--starts",
+        default="random",
+        help=f"{', '.join(STRATEGIES)}, heterogeneous (all three, in turn), or a list, one per driver",
+    )
+    parser.add_argument("--variants", type=int, help="prototypes that differ a little (default: 1)")
+    parser.add_argument("--jitter", type=float, help="how much: 0.1 is a tenth of the range (default: 0)")
+    parser.add_argument("--horizon", type=int, help="moves in an episode (default: 2)")
+    parser.add_argument("--intervals", type=int, help="of a latin hypercube (default: 20)")
+    parser.add_argument("--candidates", type=int, help="of an uncertain start (default: 8)")
 
 
 def _functions(options: argparse.Namespace) -> tuple[str, ...]:
@@ -190,8 +129,8 @@ def _functions(options: argparse.Namespace) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _starts(text: str) -> tuple[str, ...]:
-    return STRATEGIES if text == "heterogeneous" else tuple(text.split(","))
+def _starts(text: str) -> str | tuple[str, ...]:
+    return text if text == "heterogeneous" else tuple(text.split(","))
 
 
 def _bounds(text: str | None) -> tuple[tuple[float, float], ...]:

@@ -24,6 +24,7 @@ COMMANDS = {
     "lto": "learn to optimise a function: train, predict, export, plot, judge",
     "runs": "list the runs under runs/",
     "show": "a run's settings, result and learning curve",
+    "events": "what happened in a run: faults, tests, notices, its end",
     "rm": "remove runs",
     "sweep": "try many settings: averaging",
 }
@@ -49,6 +50,7 @@ examples:
   manyhands runs                                      list the runs under runs/
   manyhands rm LunarLander-v3-ppo-1                   remove one of them
   manyhands show LunarLander-v3-ppo-1                 settings, result, learning curve
+  manyhands events LunarLander-v3-ppo-1 --follow      what happens, as it happens
 """
 
 
@@ -84,6 +86,7 @@ def _add_options(one: Any, command: str, helping: bool) -> None:
         "child": averaging_options.add_child,
         "runs": command_options.add_runs,
         "show": command_options.add_show,
+        "events": command_options.add_events,
         "rm": command_options.add_rm,
         "sweep": command_options.add_sweep,
     }

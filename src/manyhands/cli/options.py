@@ -66,6 +66,28 @@ def add_setting(parser: Any, option: str, **more: Any) -> None:
     parser.add_argument(option, help=text.replace("%", "%%"), **more)
 
 
+def add_told(parser: Any) -> None:
+    """Whom a run tells how it goes, beside its directory."""
+    add_log(parser)
+    parser.add_argument(
+        "--callback",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="call this with every update, test, fault and checkpoint; may be given again",
+    )
+
+
+def add_log(parser: Any) -> None:
+    parser.add_argument(
+        "--log",
+        action="append",
+        metavar="LOGGER",
+        help="tensorboard (default, if installed), csv, wandb:PROJECT, mlflow:EXPERIMENT, module:Name of "
+        "your own, or none; may be given again",
+    )
+
+
 def add_settings(parser: Any) -> None:
     parser.add_argument(
         "--set",

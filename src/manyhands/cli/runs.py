@@ -1,8 +1,9 @@
-"""`manyhands runs`, `show` and `rm`: what there is on disk."""
+"""`manyhands runs`, `show`, `events` and `rm`: what there is on disk."""
 
 import argparse
+import json
 import sys
-from pathlib import Path
+import time
 from typing import Any
 
 import yaml
@@ -15,6 +16,8 @@ from manyhands.core.errors import ManyhandsError, UsageError
 from manyhands.core.texts import figures, one_line
 from manyhands.runs import store
 
+FOLLOW_INTERVAL = 0.5
+"""Seconds between two looks for what has happened."""
 WIDE = 200
 """Columns of a table that does not go to a terminal."""
 
@@ -61,9 +64,6 @@ def _state(run: store.Run, status: dict[str, Any]) -> str:
 
 
 def show(options: argparse.Namespace) -> None:
-    from manyhands.runs.agent import goal
-    from manyhands.runs.plots import learning_curve
-
     found = store.find(options.run)
     status = found.status()
     shown: dict[str, Any] = found.config().to_plain()
@@ -73,10 +73,23 @@ def show(options: argparse.Namespace) -> None:
     if not found.rows():
         print("No metrics yet, so no learning curve.")
         return
-    out: Path = options.out or found.path / "plots" / "learning_curve.png"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    learning_curve(found, out, goal(found))
-    print(f"learning curve: {out}")
+    print(f"learning curve: {found.plot(options.out)}")
+
+
+def events(options: argparse.Namespace) -> None:
+    """Old ones first; with --follow those to come as well, until the run is over."""
+    from manyhands.runs.eventlog import event_text, follow_events
+
+    found = store.find(options.run)
+    older, tail = follow_events(found.path)
+    shown = [*older, *tail.read()]
+    while True:
+        for row in shown:
+            print(json.dumps(row) if options.json else event_text(row), flush=True)
+        if not options.follow or not (shown or found.in_use()):
+            return
+        time.sleep(FOLLOW_INTERVAL)
+        shown = tail.read()
 
 
 def remove(options: argparse.Namespace) -> None:

@@ -171,7 +171,7 @@ def _begin(parent: int) -> None:
 
 def _returns(job: tuple[Run, str, int]) -> list[float]:
     run, name, episodes = job
-    return list(judge(run, episodes, which=name)[0].returns)
+    return list(judge(run, episodes, which=name).returns)
 
 
 def spread(returns: Sequence[float]) -> str:

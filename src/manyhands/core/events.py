@@ -28,6 +28,19 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class FaultReport:
+    """A fault as a run counts it: an environment that raised, or a worker that was lost."""
+
+    worker: str
+    text: str  # in one line
+    lane: int | None = None  # None in a test, and where nobody knows
+    episode: int | None = None
+    seed: int | None = None
+    traceback: str = ""
+    lost: bool = False
+
+
+@dataclass(frozen=True)
 class Notice:
     """Something that the user should read and that changes nothing."""
 

@@ -1,7 +1,7 @@
 """Observations into rows of an array, and stored actions into what an environment takes."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,40 @@ def encoder(space: spaces.Space[Any], spec: ObsSpec) -> Encoder:
         row[...] = spaces.utils.flatten(space, obs)
 
     return write_flat
+
+
+def split_batch(space: spaces.Space[Any], obs: Any) -> list[Any] | None:
+    """Return the observations of a batch, one by one; None where `obs` is not a batch but one of `space`.
+
+    What is neither is not found out here, but by the encoder that gets it.
+    """
+    if isinstance(space, spaces.Dict) and isinstance(obs, Mapping):
+        if obs.keys() != space.spaces.keys():
+            return None
+        parts = {key: split_batch(part, obs[key]) for key, part in space.spaces.items()}
+        whole = _side_by_side(list(parts.values()))
+        return whole and [dict(zip(parts, each, strict=True)) for each in whole]
+    if isinstance(space, spaces.Tuple) and isinstance(obs, tuple):
+        if len(obs) != len(space.spaces):
+            return None
+        return _side_by_side([split_batch(part, each) for part, each in zip(space.spaces, obs, strict=True)])
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return obs if isinstance(obs, list) else None
+    if isinstance(obs, list) and isinstance(space, spaces.Box | spaces.Discrete):
+        return obs  # these take arrays and numbers alone
+    try:
+        shape = np.shape(obs)
+    except ValueError:  # of a list whose items differ in length
+        return None
+    return list(obs) if shape and shape[1:] == space.shape and shape != space.shape else None
+
+
+def _side_by_side(parts: Sequence[list[Any] | None]) -> list[Any] | None:
+    """The parts of each observation together, where all are batches of as many."""
+    batches = [part for part in parts if part is not None]
+    if len(batches) < len(parts) or len({len(batch) for batch in batches}) != 1:
+        return None
+    return list(zip(*batches, strict=True))
 
 
 def _composed(space: spaces.Dict | spaces.Tuple[Any]) -> Encoder:

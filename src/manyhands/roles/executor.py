@@ -13,7 +13,15 @@ from manyhands.channels.base import ExecutorChannel
 from manyhands.config.settings import Config
 from manyhands.core.errors import EnvError
 from manyhands.core.evaluation import Evaluation
-from manyhands.core.events import CrashSite, Fault, LearnedElsewhere, Notice, RunEnded, WorkerLost
+from manyhands.core.events import (
+    CrashSite,
+    Fault,
+    FaultReport,
+    LearnedElsewhere,
+    Notice,
+    RunEnded,
+    WorkerLost,
+)
 from manyhands.core.heartbeat import TESTING
 from manyhands.core.lanes import ShardState
 from manyhands.core.orders import NEWEST, EvalOrder, EvalResult, Order
@@ -56,6 +64,15 @@ class Listener(Protocol):
     def progress(self, row: Mapping[str, Any], executor: "Executor") -> None: ...
 
     def waiting(self, executor: "Executor") -> None: ...
+
+    def updated(self, metrics: Mapping[str, float], executor: "Executor") -> None:
+        """The weights have a new version."""
+
+    def fault(self, report: FaultReport, executor: "Executor") -> None:
+        """Something failed, and has been counted."""
+
+    def lost(self, lost: WorkerLost, text: str) -> None:
+        """A worker is gone, and nobody did anything wrong."""
 
     def tested(self, result: Evaluation, executor: "Executor") -> None: ...
 
@@ -100,6 +117,7 @@ class Executor:
         self.stopping = False
         self.ended = False  # by another executor
         self.recent: deque[float] = deque(maxlen=RECENT)
+        self.lengths: deque[int] = deque(maxlen=RECENT)
         self.fault_times: deque[float] = deque()
         self.last_row: dict[str, Any] = {}
         self.last_log = 0.0
@@ -111,6 +129,7 @@ class Executor:
         """Goes on from a checkpoint; the learner has been restored already."""
         self.counts, self.previous = counts, previous
         self.recent.extend(counts.recent)
+        self.lengths.extend(counts.lengths)
         self.weights = self.learner.weights()
         self.states = dict(states)
         self.unheld = set(self.shards)
@@ -140,6 +159,7 @@ class Executor:
                 break
             self._learn(batch)
             self._clock()
+            self.listener.updated(self.last_row, self)
             if self._test_is_due():
                 self._test()
             self._clock()
@@ -274,7 +294,8 @@ class Executor:
             self.counts.steps += trajectory.steps
             self.counts.episodes += len(trajectory.episode_return)
             self.recent.extend(map(float, trajectory.episode_return))
-        self.counts.recent = list(self.recent)
+            self.lengths.extend(map(int, trajectory.episode_length))
+        self.counts.recent, self.counts.lengths = list(self.recent), list(self.lengths)
         self.arrived = [t for t in self.arrived if not any(t is learned for learned in batch)]
         self._settle(batch)
         self.counts.broadcasting += time.monotonic() - began
@@ -290,15 +311,18 @@ class Executor:
     def _fault(self, fault: Fault) -> None:
         lane = f"lane {fault.lane}, " if fault.lane >= 0 else "a test, "
         where = f"{lane}episode {fault.episode}, seed {fault.seed}"
-        self._count_fault(f"the environment failed in {fault.worker} ({where}); it is replaced", fault.text)
+        text = f"the environment failed in {fault.worker} ({where}); it is replaced"
+        number = fault.lane if fault.lane >= 0 else None
+        self._count_fault(FaultReport(fault.worker, text, number, fault.episode, fault.seed, fault.text))
 
     def _lost(self, lost: WorkerLost) -> None:
         crash_site = lost.crash_site
         where = self._skip(crash_site) if crash_site is not None else ""
         if lost.fault:
-            self._count_fault(f"{lost.worker} was lost ({lost.reason}{where}); it is replaced", "")
+            text = f"{lost.worker} was lost ({lost.reason}{where}); it is replaced"
+            self._count_fault(FaultReport(lost.worker, text, *self._place(crash_site), lost=True))
         elif not lost.moved:
-            self.listener.said(f"{lost.worker}: {lost.reason}; its shards go to another")
+            self.listener.lost(lost, f"{lost.worker}: {lost.reason}; its shards go to another")
         self.unheld.update(lost.shards)
         for order in lost.orders:
             if isinstance(order, Order):
@@ -322,13 +346,21 @@ class Executor:
         if crash_site.shard not in self.states:
             return ""
         self.states[crash_site.shard] = self.states[crash_site.shard].skipping(crash_site.lane, episode)
-        lane = crash_site.shard * self.layout.lanes + crash_site.lane
-        seed = env_seed(self.config.run.seed, lane, episode)
+        lane, _, seed = self._place(crash_site)
         return f", in lane {lane}, episode {episode}, seed {seed}, which is not played again"
 
-    def _count_fault(self, text: str, details: str) -> None:
+    def _place(self, crash_site: CrashSite | None) -> tuple[int | None, int | None, int | None]:
+        """The lane, episode and seed of a crash, as far as they are known."""
+        if crash_site is None or crash_site.episode < 0:
+            return None, None, None
+        if crash_site.shard not in self.states:
+            return None, crash_site.episode, None
+        lane = crash_site.shard * self.layout.lanes + crash_site.lane
+        return lane, crash_site.episode, env_seed(self.config.run.seed, lane, crash_site.episode)
+
+    def _count_fault(self, report: FaultReport) -> None:
         self.counts.faults += 1
-        self.listener.said(f"{text}\n{details.rstrip()}" if details else text)
+        self.listener.fault(report, self)
         now, limit = time.monotonic(), self.config.run.max_faults
         self.fault_times.append(now)
         while now - self.fault_times[0] > FAULT_WINDOW:
@@ -336,7 +368,7 @@ class Executor:
         if len(self.fault_times) > limit:
             raise EnvError(
                 f"{self.config.env.id} failed more than {limit} times within an hour (run.max_faults); "
-                f"last: {(details or text).strip().splitlines()[-1]}"
+                f"last: {(report.traceback or report.text).strip().splitlines()[-1]}"
             )
 
     def _test_is_due(self) -> bool:

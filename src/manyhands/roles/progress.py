@@ -31,6 +31,7 @@ class Progress:
     broadcasting: float = 0.0  # handing out weights and orders
     testing: float = 0.0
     recent: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)  # of the same episodes
 
     def to_plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -42,3 +43,7 @@ class Progress:
     @property
     def recent_mean(self) -> float | None:
         return float(np.mean(self.recent)) if self.recent else None
+
+    @property
+    def length_mean(self) -> float | None:
+        return float(np.mean(self.lengths)) if self.lengths else None

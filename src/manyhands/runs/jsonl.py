@@ -18,10 +18,7 @@ def read_rows(path: Path, sound: Callable[[Row], bool] = lambda row: True) -> li
     if not path.exists():
         return []
     found = [parse_row(line, sound) for line in path.read_text(errors="replace").split("\n")]
-    damaged = sum(row is None for row in found[:-1])
-    if damaged:
-        print(f"manyhands: {path}: left out {damaged} damaged rows", file=sys.stderr)
-    return [row for row in found if row is not None]
+    return _sound_ones(path, found, sum(row is None for row in found[:-1]))
 
 
 def parse_row(line: str | bytes, sound: Callable[[Row], bool] = lambda row: True) -> Row | None:
@@ -31,6 +28,12 @@ def parse_row(line: str | bytes, sound: Callable[[Row], bool] = lambda row: True
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and sound(row) else None
+
+
+def _sound_ones(path: Path, found: list[Row | None], damaged: int) -> list[Row]:
+    if damaged:
+        print(f"manyhands: {path}: left out {damaged} damaged rows", file=sys.stderr)
+    return [row for row in found if row is not None]
 
 
 def is_number(value: Any) -> bool:
@@ -58,4 +61,5 @@ class Tail:
             file.seek(self.offset)
             *whole, rest = file.read().split(b"\n")
             self.offset = file.tell() - len(rest)
-        return [row for line in whole if (row := parse_row(line, self.sound)) is not None]
+        found = [parse_row(line, self.sound) for line in whole]
+        return _sound_ones(self.path, found, sum(row is None for row in found))

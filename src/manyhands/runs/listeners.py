@@ -1,22 +1,37 @@
-"""Who hears how a run goes: the metrics file and the screen."""
+"""Who hears how a run goes: files, loggers, callbacks and the screen."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+from manyhands.core.errors import RunError
 from manyhands.core.evaluation import Evaluation
-from manyhands.roles.executor import Executor, Listener
+from manyhands.core.events import FaultReport, WorkerLost
+from manyhands.roles.executor import Executor
+from manyhands.runs.callbacks import Callbacks, trace
+from manyhands.runs.eventlog import EventLog
 from manyhands.runs.metrics import MetricsLog
+from manyhands.runs.store import BOOKED, LAST
+from manyhands.runs.view import View
 
 
 class Listeners:
-    """The metrics file and the screen."""
+    """Passes on what an executor tells, to the run's files, its loggers, its callbacks and the screen."""
 
-    def __init__(self, log: MetricsLog, view: Listener) -> None:
-        self.log, self.view = log, view
+    def __init__(self, log: MetricsLog, events: EventLog, callbacks: Callbacks, view: View) -> None:
+        self.log, self.events, self.callbacks, self.view = log, events, callbacks, view
+        self.executor: Executor | None = None  # until the run has started
+
+    def started(self, executor: Executor, resumed: bool) -> None:
+        self.executor = executor
+        settings = executor.config.to_plain()
+        version = executor.weights.version
+        self._event("start", resumed=resumed, version=version, settings=settings)
+        self._call("start")
 
     def progress(self, row: Mapping[str, Any], executor: Executor) -> None:
         counts = executor.counts
-        common = {
+        common: dict[str, Any] = {
             "steps": counts.steps,
             "seconds": round(counts.seconds, 3),
             "version": executor.weights.version,
@@ -25,33 +40,94 @@ class Listeners:
             "workers": len(executor.channel.workers()),
             "faults": counts.faults,
             "dropped": counts.dropped,
-            **{
-                name: round(getattr(counts, name), 3)
-                for name in ("collecting", "waiting", "learning", "broadcasting", "testing")
-            },
+            **{name: round(getattr(counts, name), 3) for name in BOOKED},
         }
         backlog = executor.channel.backlog()
         if backlog is not None:
             common["data_queue"] = backlog
         if counts.recent_mean is not None:
             common["return_mean"] = counts.recent_mean
-        self.log.write({**common, **row})
+        if counts.length_mean is not None:
+            common["length_mean"] = counts.length_mean
+        own = self.callbacks.take()
+        self.log.write({**common, **row, **own}, own)
         self.view.progress(row, executor)
 
+    def updated(self, metrics: Mapping[str, float], executor: Executor) -> None:
+        self._call("update", metrics=metrics)
+
     def tested(self, result: Evaluation, executor: Executor) -> None:
-        self.log.write(
-            {
-                "steps": executor.counts.steps,
-                "seconds": round(executor.counts.seconds, 3),
-                "test_mean": result.mean,
-                "test_sd": result.sd,
-                "test_episodes": result.episodes,
-            }
-        )
+        counts = executor.counts
+        row = {"test_mean": result.mean, "test_sd": result.sd, "test_episodes": result.episodes}
+        self._event("test", mean=result.mean, sd=result.sd, episodes=result.episodes, solved=counts.solved)
+        self._call("test", test=result)
+        own = self.callbacks.take()
+        self.log.write({"steps": counts.steps, "seconds": round(counts.seconds, 3), **row, **own}, own)
         self.view.tested(result, executor)
+
+    def saved(self, which: str) -> None:
+        """A checkpoint has been written."""
+        if self.executor is not None:
+            facts = {"steps": self.executor.counts.steps, "version": self.executor.weights.version}
+            self.events.checkpoint(which, LAST, **facts)
+            self._call("checkpoint", checkpoint=which)
+
+    def fault(self, report: FaultReport, executor: Executor) -> None:
+        place = {
+            name: value
+            for name in ("lane", "episode", "seed")
+            if (value := getattr(report, name)) is not None
+        }
+        kind = "worker_lost" if report.lost else "fault"
+        details = {"traceback": report.traceback} if report.traceback else {}
+        self._event(kind, worker=report.worker, text=report.text, fault=True, **place, **details)
+        self._show(f"{report.text}\n{report.traceback.rstrip()}" if report.traceback else report.text)
+        self._call("fault", fault=report)
+
+    def lost(self, lost: WorkerLost, text: str) -> None:
+        """A worker is gone, and nobody did anything wrong."""
+        self._event("worker_lost", worker=lost.worker, text=text, fault=False)
+        self._show(text)
 
     def waiting(self, executor: Executor) -> None:
         self.view.waiting(executor)
 
     def said(self, text: str) -> None:
+        self._event("notice", text=text)
+        self._show(text)
+
+    def ended(self, status: str) -> str:
+        """Tell everyone how the run has ended; returns the status, failed where a callback fails at that."""
+        if self.executor is None:
+            return status
+        self._call("end", status=status)
+        status = "failed" if self.callbacks.failure is not None else status
+        counts, own = self.executor.counts, self.callbacks.take()
+        if own:
+            self.log.write({"steps": counts.steps, "seconds": round(counts.seconds, 3), **own}, own)
+        error = self.callbacks.failure or sys.exception()
+        details = {} if error is None else {"error": repr(error)}
+        if error is not None and not isinstance(error, RunError):
+            details["traceback"] = trace(error)
+        self._event("end", status=status, seconds=round(counts.seconds, 3), **details)
+        return status
+
+    def close(self) -> None:
+        self.log.close()
+        self.events.close()
+
+    def _call(self, kind: Any, **facts: Any) -> None:
+        if self.executor is None or not self.callbacks.callbacks:
+            return
+        failure = self.callbacks.tell(kind, self.executor, **facts)
+        if failure is not None:
+            text, traceback = f"the callback {self.callbacks.failed_at}, failed; the run ends", trace(failure)
+            self._event("error", text=text, traceback=traceback)
+            self._show(f"{text}\n{traceback}")
+
+    def _event(self, kind: str, **facts: Any) -> None:
+        steps = {} if self.executor is None else {"steps": self.executor.counts.steps}
+        self.events.write(kind, **steps, **facts)
+
+    def _show(self, text: str) -> None:
         self.view.said(text)

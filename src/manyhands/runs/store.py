@@ -5,12 +5,12 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -20,8 +20,14 @@ from manyhands.core.errors import RunError, UsageError, did_you_mean
 from manyhands.core.texts import one_line
 from manyhands.runs import checkpoint
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.eventlog import read_events
 from manyhands.runs.jsonl import is_number, read_rows
+from manyhands.runs.series import Metrics
 from manyhands.system.locks import try_lock
+
+if TYPE_CHECKING:
+    from manyhands.runs.agent import Agent
+    from manyhands.runs.scores import Scores
 
 HOME = Path("runs")
 """Runs lie here, below the working directory, unless told otherwise."""
@@ -35,15 +41,23 @@ MEANS = ("best_mean", "last_mean")
 BOOKED = ("collecting", "waiting", "learning", "broadcasting", "testing")
 TOGETHER = (("steps", "seconds"), ("version",), BOOKED, ("test_mean", "test_sd"))
 """Columns of metrics.jsonl that are numbers; a row has all of a group or none, and the first group always."""
+WORKERS = "workers.json"
+"""What every worker has done; `Run.workers` says what its columns are."""
 LISTEN = "listen.yaml"
 """Where it listens and whom it lets in."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished or unfinished run on disk."""
+    """A finished or unfinished run on disk: its settings, its results, its agent.
+
+    `make_env` is the callable that its environment comes from, where that has no name to be found by.
+    """
 
     path: Path
+    make_env: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+    measures: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+    """What measures a law's weights when it goes on; see `runs/training.py`."""
 
     @property
     def name(self) -> str:
@@ -72,6 +86,73 @@ class Run:
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl that are sound, as they were written."""
         return read_rows(self.metrics_path, _is_row)
+
+    def metrics(self) -> Metrics:
+        """Return the metrics as columns: `metrics()["return_mean"]`; `metrics().frame()` with pandas."""
+        return Metrics(self.rows())
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what happened, in order: rows with a `time`, a `kind` and what belongs to it."""
+        return read_events(self.path)
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return a row for every worker that has played for the run; none for a run without worker processes.
+
+        Columns, the counts over all processes that bore its name: name, steps, episodes and rollouts (that
+        is, trajectories) played; playing, the seconds it took; lost, how often it was replaced. Of workers at
+        a broker: worker, host, process (its number there), return_sum (of its episodes), idle and blocked
+        (seconds without an order, and before a full queue), sent (trajectories), version (of the weights it
+        played with last).
+        """
+        players = self.worker_stats().get("players")
+        if not isinstance(players, dict):
+            return []
+        return [{"name": name, **row} for name, row in sorted(players.items()) if isinstance(row, dict)]
+
+    def agent(self, which: str | None = None) -> "Agent":
+        """Return the agent, ready to `act`: the best tested, else the last, or the checkpoint `which`."""
+        from manyhands.runs.agent import load
+
+        return load(self, which, self.make_env)
+
+    def evaluate(
+        self, episodes: int = 100, seed: int | None = None, sample: bool = False, which: str | None = None
+    ) -> "Scores":
+        """Play whole episodes with the agent, which takes its best actions unless it is to `sample` them.
+
+        The same seed plays the same episodes; none of them were those of training or of its tests.
+        """
+        from manyhands.runs.agent import JUDGED_SEED, judge
+
+        chosen = JUDGED_SEED if seed is None else seed
+        return judge(self, episodes, chosen, sample, which, self.make_env)
+
+    def video(
+        self, path: str | Path = "play.mp4", episodes: int = 1, seed: int = 0, which: str | None = None
+    ) -> list[float]:
+        """Film the agent into `path` (.mp4 or .gif) and return what it scored."""
+        from manyhands.runs.video import record
+
+        return record(self, Path(path), episodes, seed, which, self.make_env)
+
+    def plot(self, path: str | Path | None = None) -> Path:
+        """Draw returns, speed and where the time went, as a PNG; by default below the run's directory."""
+        from manyhands.runs.agent import goal
+        from manyhands.runs.plots import learning_curve
+
+        out = self.path / "plots" / "learning_curve.png" if path is None else Path(path)
+        learning_curve(self, out, goal(self, self.make_env))
+        return out
+
+    def resume(self, **given: Any) -> "Run":
+        """Go on where the run stopped.
+
+        Takes those arguments of `manyhands.train` that do not change what is learned: steps, until, workers,
+        channel, executors, callbacks, log and quiet.
+        """
+        from manyhands.runs.launch import launch
+
+        return launch(self.make_env, resume=self, measures=self.measures, **given)
 
     def checkpoint_path(self, which: str) -> Path:
         return self.path / "checkpoints" / f"{which}.safetensors"
@@ -114,11 +195,21 @@ class Run:
         except OSError:
             return False
 
-    def save_worker_stats(self, books: dict[str, Any]) -> None:
-        """What workers on other machines report, written while the run goes."""
-        if books:
-            text = json.dumps(books, indent=2) + "\n"
-            checkpoint.write_atomically(self.path / "workers.json", text.encode())
+    def save_worker_stats(self, stats: dict[str, Any]) -> None:
+        """What the workers have done so far, written while the run goes."""
+        if stats:
+            text = json.dumps(stats, indent=2) + "\n"
+            checkpoint.write_atomically(self.path / WORKERS, text.encode())
+
+    def worker_stats(self) -> dict[str, Any]:
+        """What `workers.json` holds; {} where there is none."""
+        try:
+            stats = json.loads((self.path / WORKERS).read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(f"{self.path / WORKERS} is damaged: {one_line(error, 200)}") from error
+        return stats if isinstance(stats, dict) else {}
 
     def discard(self) -> None:
         """A run that never started leaves nothing behind."""

@@ -5,10 +5,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from manyhands.channels.base import ExecutorChannel
 from manyhands.config import algorithms
@@ -21,13 +20,17 @@ from manyhands.envs import make as envs
 from manyhands.roles.executor import Executor
 from manyhands.roles.progress import Progress
 from manyhands.runs import store
+from manyhands.runs.callbacks import Callback, Callbacks
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.eventlog import EventLog
 from manyhands.runs.journal import Journal
-from manyhands.runs.learners import Exchange, Exchanging, LazyLearner, Measure, open_learner
+from manyhands.runs.learners import Exchange, Exchanging, Measure, open_learner
 from manyhands.runs.listeners import Listeners
+from manyhands.runs.loggers.choose import Log, Loggers, choose
 from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.open_channel import CHANNEL_VARIABLE, broker_name, check_channel, open_channel
 from manyhands.runs.plan import Plan, plan
+from manyhands.runs.saves import Saves, status_of
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
 from manyhands.runs.warm_start import Start, warm_start
@@ -48,9 +51,13 @@ main()
 """The command line, in a process that does not outlive whoever started it."""
 
 
-def no_measure(plan: Plan, run: Run, version: int) -> Measure | None:
-    """None."""
-    return None
+@dataclass(frozen=True)
+class Watchers:
+    """Who is told how a run goes."""
+
+    view: View
+    loggers: Loggers
+    callbacks: Sequence[Callback]
 
 
 def train(
@@ -64,16 +71,20 @@ def train(
     executors: int = 1,
     exchange: Exchange | None = None,
     start: Weights | None = None,
-    measures: Measures = no_measure,
+    measures: Measures | None = None,
+    callbacks: Sequence[Callback] = (),
+    log: Log = None,
     start_from: str | None = None,
 ) -> Run:
-    """Trains, and returns the run. Ctrl-C stops cleanly. `channel` is a broker, a Ray cluster, or none.
+    """Train, and return the run. Ctrl-C stops cleanly. `channel` is a broker, a Ray cluster, or none.
 
     `start` is what a new run begins with instead of random weights, or `start_from`, another run's agent;
-    `measures` makes what measures every new version of them.
+    `measures` makes what measures every new version of them; `log` chooses the loggers, as in
+    `runs/loggers/choose.py`.
     """
     view = view or View(quiet=True)
     share_cores(view.said)
+    loggers = Loggers(choose(log), view.said)
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
     if channel is not None and config.algorithm.uses_cores:
@@ -93,8 +104,10 @@ def train(
             first = resumed.weights
         else:
             first = warm.weights if warm is not None else planned.first_weights()
-        run = resume or store.create(path, config)
+        run = replace(resume or store.create(path, config), make_env=callable_env, measures=measures)
+        held.callback(loggers.close, "failed")  # where nobody has closed them by then
         try:
+            loggers.start(run, _steps_of(resumed) if resume is not None else None)
             opened = open_channel(planned, channel, run.path)
         except BaseException:
             if resume is None:
@@ -108,8 +121,9 @@ def train(
         for _ in range(executors - 1):
             assert channel is not None
             held.enter_context(_another_executor(channel, run.path, _own_code(config)))
-        measure = measures(planned, run, first.version)
-        _execute(planned, run, opened, first, resumed, view, exchange, measure, warm)
+        measure = None if measures is None else measures(planned, run, first.version)
+        watchers = Watchers(view, loggers, callbacks)
+        _execute(planned, run, opened, first, resumed, watchers, exchange, measure, warm)
         opened.finish("the run is over")
         run.save_worker_stats(opened.worker_stats())  # with the workers' last reports
     return run
@@ -149,6 +163,8 @@ def join(
     directory: Path | None = None,
     view: View | None = None,
     allowed: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
+    log: Log = None,
 ) -> Run:
     """Another executor for a run over a broker: shares its data, has an agent and a directory of its own.
 
@@ -174,7 +190,10 @@ def join(
         run = store.create(path, config)
         held.enter_context(run.lock())
         channel.start(planned.task, config.collect.shards)
-        executor = _execute(planned, run, channel, first, None, view)
+        watchers = Watchers(view, Loggers(choose(log), view.said), callbacks)
+        held.callback(watchers.loggers.close, "failed")
+        watchers.loggers.start(run, None)
+        executor = _execute(planned, run, channel, first, None, watchers)
         if executor.counts.solved:
             channel.end_run(f"solved by its executor in {run.path}")
     return run
@@ -190,111 +209,67 @@ def _last_checkpoint(resume: Run | None, plan: Plan) -> Checkpoint | None:
     return found
 
 
+def _steps_of(checkpoint: Checkpoint | None) -> int:
+    return Progress.from_plain(checkpoint.progress).steps if checkpoint is not None else 0
+
+
 def _execute(
     plan: Plan,
     run: Run,
     channel: ExecutorChannel,
     first: Weights,
     resumed: Checkpoint | None,
-    view: View,
+    watchers: Watchers,
     exchange: Exchange | None = None,
     measure: Measure | None = None,
     start: Start | None = None,
 ) -> Executor:
-    config = plan.config
+    config, view = plan.config, watchers.view
     journal = Journal(run.path / "memory", plan.task.layout, plan.spec.schema)
     horizon = Horizon(config.run.steps, config.run.updates) if exchange is None else exchange.horizon
     memory = getattr(channel, "memory", None)  # of channels to the cores of this machine
     learner = open_learner(plan, first, resumed, journal, horizon, memory, measure, start)
-    saves = _Saves(plan, run, channel, learner, journal)
-    counts = Progress.from_plain(resumed.progress) if resumed is not None else None
-    log = MetricsLog(run, counts.steps if counts else 0)
-    listener = Listeners(log, view)
+    log = MetricsLog(run, _steps_of(resumed), watchers.loggers)
+    callbacks = Callbacks(watchers.callbacks, run)
+    listener = Listeners(log, EventLog(run.path), callbacks, view)
+    watchers.loggers.said = listener.said
+    saves = Saves(plan, run, channel, learner, journal, listener)
     heard = learner if exchange is None else Exchanging(learner, exchange)
     executor = Executor(
         config, plan.task.layout, channel, heard, plan.solved_at, listener, saves.last, saves.best
     )
     if exchange is not None:
         exchange.bind(executor.stop, listener.said)
-    if resumed is not None and counts is not None:
-        executor.resume(counts, resumed.previous, resumed.shards)
+    if resumed is not None:
+        executor.resume(Progress.from_plain(resumed.progress), resumed.previous, resumed.shards)
     view.start(run, config, plan.solved_at)
     status = "failed"
     try:
         with stop_signals(executor.stop):
+            listener.started(executor, resumed is not None)
             executor.prepare()
             if not channel.plays_here:
                 learner.load()  # while the workers play; inline, the first rollout comes first
             executor.run()
-        counts = executor.counts
-        status = "solved" if counts.solved else "stopped" if executor.stopping else "finished"
+        callbacks.check()
+        status = _how_it_ended(executor)
     except KeyboardInterrupt:  # a second one, while the first was being heeded
         status = "stopped"
         raise
     finally:
-        with uninterrupted():
-            log.close()
-            run.save_status(_status(executor, status))
-            view.stop()
+        try:
+            status = listener.ended(status)
+        finally:
+            with uninterrupted():
+                listener.close()
+                watchers.loggers.said = view.said
+                run.save_status(status_of(executor, status))
+                view.stop()
+        watchers.loggers.close(status)  # which may take long, where they send what they have
+    callbacks.check()
     view.end(run, executor)
     return executor
 
 
-class _Saves:
-    """Writes down what a run needs to go on, and its best agent."""
-
-    def __init__(
-        self, plan: Plan, run: Run, channel: ExecutorChannel, learner: LazyLearner, journal: Journal
-    ) -> None:
-        self.plan, self.run, self.channel = plan, run, channel
-        self.learner, self.journal = learner, journal
-
-    def last(self, executor: Executor) -> None:
-        learned = executor.weights.version > 0
-        piece = self.learner.replay_chunk() if learned else None
-        if piece is not None:
-            self.journal.append(piece)
-        self.run.save(
-            store.LAST,
-            Checkpoint(
-                self.plan.spec,
-                self.plan.spaces.action,
-                executor.weights,
-                executor.previous,
-                dict(self.learner.state()) if learned else {},
-                executor.states,
-                executor.counts.to_plain(),
-            ),
-        )
-        if piece is not None:
-            self.journal.forget(self.learner.oldest_needed())
-        self.run.save_status(_status(executor, "running"))
-        self.run.save_worker_stats(self.channel.worker_stats())
-
-    def best(self, weights: Weights) -> None:
-        self.run.save(store.BEST, Checkpoint(self.plan.spec, self.plan.spaces.action, weights))
-
-
-def _status(executor: Executor, status: str) -> dict[str, Any]:
-    counts = executor.counts.to_plain()
-    del counts["recent"]
-    return {"status": status, "version": executor.weights.version, "updated": store.now(), **counts}
-
-
-def continue_config(
-    run: Run, steps: int | None, until: str | None, workers: int | None, minutes: float | None = None
-) -> Config:
-    """A run's own settings; only how long and with how many workers may change on resume."""
-    plain = run.config().to_plain()
-    for name, value in (("steps", steps), ("until", until), ("workers", workers), ("minutes", minutes)):
-        if value is not None:
-            plain["run"][name] = value
-    if workers is not None and run.config().algorithm.uses_cores:
-        raise UsageError(f"{run.path} goes on with its own cores, which share what they learn; no --workers")
-    status = run.status()
-    if status.get("solved") and plain["run"]["until"] == "solved":
-        raise UsageError(f"{run.path} is solved already; go on with --until steps --steps N")
-    used, tested = status.get("steps", 0), status.get("tested_at")
-    if used >= plain["run"]["steps"] and used == tested:
-        raise UsageError(f"{run.path} has used its {plain['run']['steps']} steps; give more: --steps N")
-    return Config.from_plain(plain)
+def _how_it_ended(executor: Executor) -> str:
+    return "solved" if executor.counts.solved else "stopped" if executor.stopping else "finished"

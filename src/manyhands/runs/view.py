@@ -33,11 +33,22 @@ SPEED_WINDOW = 5.0
 """Seconds over which steps/s are measured."""
 
 
-class View:
-    """Shows progress. `quiet` shows nothing but faults, which go to stderr."""
+def is_watched() -> bool:
+    """Say whether somebody sees what is printed: on a terminal, or in a notebook."""
+    ipython = sys.modules.get("IPython")  # which is there in every notebook
+    shell = None if ipython is None else ipython.get_ipython()
+    in_notebook = shell is not None and "IPKernelApp" in shell.config
+    return in_notebook or (sys.stdout is not None and sys.stdout.isatty())
 
-    def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet
+
+class View:
+    """Shows progress. `quiet` shows nothing but faults, which go to stderr.
+
+    Without a word on it, it is quiet where nobody watches.
+    """
+
+    def __init__(self, quiet: bool | None = False) -> None:
+        self.quiet = not is_watched() if quiet is None else quiet
         self.console = Console(highlight=False)
         self.errors = Console(stderr=True, highlight=False)
         self.live: Live | None = None

@@ -1,0 +1,132 @@
+"""From what a user typed to loggers, and all of a run's loggers as one."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib.metadata import entry_points
+from typing import Any
+
+from manyhands.core.errors import ManyhandsError, RunError, UsageError, did_you_mean
+from manyhands.core.texts import one_line
+from manyhands.envs.importing import imported
+from manyhands.runs.loggers.base import Logger
+from manyhands.runs.store import Run
+
+Log = str | Logger | Iterable[str | Logger] | None
+"""What a user may give: names, objects, several of them, or nothing for what is usual."""
+GROUP = "manyhands.loggers"
+"""Entry points of packages that bring loggers: a name, and a class or function that makes one."""
+NONE = "none"
+
+
+def _tensorboard() -> Logger:
+    from manyhands.runs.loggers.tensorboard import TensorBoard
+
+    return TensorBoard()
+
+
+def _csv() -> Logger:
+    from manyhands.runs.loggers.csv_file import CsvFile
+
+    return CsvFile()
+
+
+def _wandb(*project: str) -> Logger:
+    from manyhands.runs.loggers.wandb_run import Wandb
+
+    return Wandb(*project)
+
+
+def _mlflow(*experiment: str) -> Logger:
+    from manyhands.runs.loggers.mlflow_run import Mlflow
+
+    return Mlflow(*experiment)
+
+
+BUILT_IN: Mapping[str, Callable[..., Logger]] = {
+    "tensorboard": _tensorboard,
+    "csv": _csv,
+    "wandb": _wandb,
+    "mlflow": _mlflow,
+}
+ARGUMENT = {"wandb": "PROJECT", "mlflow": "EXPERIMENT"}
+
+
+def choose(log: Log) -> list[Logger]:
+    """Return the loggers of a run: names, objects, or by default TensorBoard where it is installed."""
+    if log is None:
+        from manyhands.runs.loggers.tensorboard import installed
+
+        return [_tensorboard()] if installed() else []
+    wanted = log if isinstance(log, Iterable) and not isinstance(log, str) else [log]
+    return [_made(each) for each in wanted if each != NONE]
+
+
+def _made(wanted: Any) -> Logger:
+    if isinstance(wanted, str):
+        wanted = _by_name(wanted)
+    if not all(callable(getattr(wanted, name, None)) for name in ("start", "log", "close")):
+        raise UsageError(f"{wanted!r:.100} is no logger: it needs the methods start, log and close")
+    logger: Logger = wanted
+    return logger
+
+
+def _by_name(text: str) -> Any:
+    """One that is known, as NAME or NAME:ARGUMENT, or the user's own, as module:Name."""
+    name, colon, argument = text.partition(":")
+    arguments = (argument,) if argument else ()
+    if name in BUILT_IN:
+        if (argument and name not in ARGUMENT) or (colon and not argument):
+            usual = f"{name}:{ARGUMENT[name]}" if name in ARGUMENT else name
+            raise UsageError(f"--log {text}: write --log {usual}")
+        return BUILT_IN[name](*arguments)
+    found = entry_points(group=GROUP, name=name)
+    if found:
+        return next(iter(found)).load()(*arguments)
+    if not colon:
+        known = {*BUILT_IN, *(each.name for each in entry_points(group=GROUP)), NONE}
+        raise UsageError(
+            f"--log {text}: there are {', '.join(sorted(known))}, or module:Name of your own"
+            f"{did_you_mean(text, known)}"
+        )
+    return imported(text, "logger")()
+
+
+class Loggers:
+    """All loggers of a run. One that fails is left out from then on and told of; the run goes on."""
+
+    def __init__(self, loggers: Iterable[Logger], said: Callable[[str], None]) -> None:
+        self.loggers, self.said = list(loggers), said
+        self.started: list[Logger] = []
+
+    def start(self, run: Run, resumed_at: int | None) -> None:
+        """Start them all; here a failure ends the run, before it has begun."""
+        for logger in self.loggers:
+            try:
+                logger.start(run, resumed_at)
+            except ManyhandsError:
+                raise
+            except Exception as error:
+                raise RunError(f"{_name(logger)} could not start: {error!r}") from error
+            self.started.append(logger)
+
+    def log(self, steps: int, numbers: Mapping[str, float]) -> None:
+        finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        for logger in tuple(self.started):
+            self._call(logger, partial(logger.log, steps, finite))
+
+    def close(self, status: str) -> None:
+        for logger in tuple(self.started):
+            self._call(logger, partial(logger.close, status))
+        self.started.clear()
+
+    def _call(self, logger: Logger, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self.started.remove(logger)
+            self.said(f"{_name(logger)} failed and gets no more numbers: {one_line(repr(error), 300)}")
+
+
+def _name(logger: Logger) -> str:
+    return f"the logger {type(logger).__name__}"
