@@ -18,6 +18,7 @@ import torch  # noqa: F401  (two threads that import it at once break it)
 from brokers import TESTS, Workers, broker, wait_for
 from certificates import self_signed
 
+import manyhands
 from manyhands.channels.amqp.connection import Address, BrokerError, Link
 from manyhands.channels.amqp.executor import AmqpChannel
 from manyhands.channels.amqp.joined import JoinedChannel
@@ -485,3 +486,21 @@ def test_names_are_those_of_the_published_system() -> None:
     names = Names("run-1")
     for kind in ("meta_queue", "meta_exchange", "data_queue", "model_exchange"):
         assert getattr(names, kind) == f"manyhands.run-1.{kind}"
+
+
+def test_a_library_user_trains_with_the_workers_of_a_broker(tmp_path: Path) -> None:
+    url = broker().url
+    with Workers(url, 1):
+        run = manyhands.train(
+            "small_envs:Chain",
+            channel=url,
+            steps=512,
+            until="steps",
+            directory=tmp_path / "run",
+            log="none",
+            settings={"collect": {"lanes": 2, "steps": 16}},
+        )
+    (row,) = run.workers()
+    assert row["steps"] >= 512
+    documented = (Run.workers.__doc__ or "").replace(",", " ").replace(";", " ").replace(":", " ").split()
+    assert set(row) <= set(documented)

@@ -125,6 +125,27 @@ def test_all_channels_make_the_same_bits(opener: Open) -> None:
     reference.finish("compared")
 
 
+def test_what_every_worker_has_played_is_counted(opener: Open) -> None:
+    made = planned()
+    channel = opener(made)
+    channel.publish(weights(made, 0))
+    for shard in range(SHARDS):
+        channel.order(Order(shard, 0, 0))
+    found = receive_all(channel, SHARDS)
+    if channel.plays_here:
+        assert channel.worker_stats() == {}
+        return
+
+    def played(name: str) -> float:
+        channel.receive(0)  # a broker's workers report every second
+        return sum(row[name] for row in channel.worker_stats().get("players", {}).values())
+
+    wait_for(lambda: played("steps") == sum(t.steps for t in found))
+    assert played("episodes") == sum(len(t.episode_return) for t in found)
+    assert played("return_sum") == pytest.approx(sum(t.episode_return.sum() for t in found))
+    assert played("playing") > 0
+
+
 def test_an_order_may_name_an_older_version_or_the_newest(opener: Open) -> None:
     made = planned()
     channel = opener(made)

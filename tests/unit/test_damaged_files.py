@@ -12,7 +12,8 @@ from manyhands.config.plain_yaml import MAX_LETTERS, parse_yaml
 from manyhands.config.resolve import parse_override, resolve
 from manyhands.core.errors import RunError, UsageError
 from manyhands.lto.judge import read
-from manyhands.runs.store import BOOKED, Run
+from manyhands.runs.soundness import BOOKED
+from manyhands.runs.store import Run
 from manyhands.system.secret_files import read_secret
 
 ROW = {"steps": 5, "seconds": 0.5, "version": 1}

@@ -17,7 +17,8 @@ from manyhands.core.evaluation import Evaluation
 from manyhands.core.events import FaultReport
 from manyhands.envs.importing import imported
 from manyhands.roles.executor import Executor
-from manyhands.runs.store import BOOKED, Run
+from manyhands.runs.soundness import BOOKED
+from manyhands.runs.store import Run
 
 Kind = Literal["start", "update", "test", "fault", "checkpoint", "end"]
 NAME = re.compile(r"[A-Za-z_][\w./-]{0,99}")

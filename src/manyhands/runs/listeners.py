@@ -11,7 +11,8 @@ from manyhands.roles.executor import Executor
 from manyhands.runs.callbacks import Callbacks, trace
 from manyhands.runs.eventlog import EventLog
 from manyhands.runs.metrics import MetricsLog
-from manyhands.runs.store import BOOKED, LAST
+from manyhands.runs.soundness import BOOKED
+from manyhands.runs.store import LAST
 from manyhands.runs.view import View
 
 

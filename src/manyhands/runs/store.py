@@ -21,12 +21,15 @@ from manyhands.core.texts import one_line
 from manyhands.runs import checkpoint
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.eventlog import read_events
-from manyhands.runs.jsonl import is_number, read_rows
+from manyhands.runs.jsonl import read_rows
 from manyhands.runs.series import Metrics
+from manyhands.runs.soundness import is_row, is_status
 from manyhands.system.locks import try_lock
 
 if TYPE_CHECKING:
     from manyhands.runs.agent import Agent
+    from manyhands.runs.launch import GivenCallbacks
+    from manyhands.runs.loggers.choose import Log
     from manyhands.runs.scores import Scores
 
 HOME = Path("runs")
@@ -34,13 +37,6 @@ HOME = Path("runs")
 LAST, BEST = "last", "best"
 AVERAGING = "averaging.yaml"
 """How a parent averages; a run that has this file is a parent's."""
-COUNTED = ("steps", "seconds", "version")
-"""Of a run's state, what is counted."""
-MEANS = ("best_mean", "last_mean")
-"""Of a run's state, the results of tests, or null before the first."""
-BOOKED = ("collecting", "waiting", "learning", "broadcasting", "testing")
-TOGETHER = (("steps", "seconds"), ("version",), BOOKED, ("test_mean", "test_sd"))
-"""Columns of metrics.jsonl that are numbers; a row has all of a group or none, and the first group always."""
 WORKERS = "workers.json"
 """What every worker has done; `Run.workers` says what its columns are."""
 LISTEN = "listen.yaml"
@@ -79,13 +75,13 @@ class Run:
             return {}
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path} is damaged: {one_line(error, 200)}") from error
-        if not isinstance(status, dict) or not _is_status(status):
+        if not isinstance(status, dict) or not is_status(status):
             raise RunError(f"{path} is damaged: it does not say how far the run is")
         return status
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl that are sound, as they were written."""
-        return read_rows(self.metrics_path, _is_row)
+        return read_rows(self.metrics_path, is_row)
 
     def metrics(self) -> Metrics:
         """Return the metrics as columns: `metrics()["return_mean"]`; `metrics().frame()` with pandas."""
@@ -98,9 +94,9 @@ class Run:
     def workers(self) -> list[dict[str, Any]]:
         """Return a row for every worker that has played for the run; none for a run without worker processes.
 
-        Columns, the counts over all processes that bore its name: name, steps, episodes and rollouts (that
-        is, trajectories) played; playing, the seconds it took; lost, how often it was replaced. Of workers at
-        a broker: worker, host, process (its number there), return_sum (of its episodes), idle and blocked
+        Columns: name; steps, episodes and rollouts (trajectories) played; return_sum, of the episodes;
+        playing, the seconds it took; lost, how often it was replaced. Of workers at a broker, in place of
+        rollouts and lost: worker, host, process (its number there), player (its queue), idle and blocked
         (seconds without an order, and before a full queue), sent (trajectories), version (of the weights it
         played with last).
         """
@@ -144,15 +140,34 @@ class Run:
         learning_curve(self, out, goal(self, self.make_env))
         return out
 
-    def resume(self, **given: Any) -> "Run":
-        """Go on where the run stopped.
-
-        Takes those arguments of `manyhands.train` that do not change what is learned: steps, until, workers,
-        channel, executors, callbacks, log and quiet.
-        """
+    def resume(
+        self,
+        *,
+        steps: int | None = None,
+        until: str | None = None,
+        workers: int | None = None,
+        channel: str | None = None,
+        executors: int = 1,
+        callbacks: "GivenCallbacks" = (),
+        log: "Log" = None,
+        quiet: bool | None = None,
+    ) -> "Run":
+        """Go on where the run stopped, with its own settings; arguments as of `manyhands.train`."""
         from manyhands.runs.launch import launch
 
-        return launch(self.make_env, resume=self, measures=self.measures, **given)
+        return launch(
+            self.make_env,
+            resume=self,
+            steps=steps,
+            until=until,
+            workers=workers,
+            channel=channel,
+            executors=executors,
+            callbacks=callbacks,
+            log=log,
+            quiet=quiet,
+            measures=self.measures,
+        )
 
     def checkpoint_path(self, which: str) -> Path:
         return self.path / "checkpoints" / f"{which}.safetensors"
@@ -218,22 +233,6 @@ class Run:
     def save_config(self, config: Config) -> None:
         text = yaml.safe_dump(config.to_plain(), sort_keys=False)
         checkpoint.write_atomically(self.path / "config.yaml", text.encode())
-
-
-def _is_row(row: dict[str, Any]) -> bool:
-    """Whether all is there, and of its kind, that tables and plots of this row need."""
-    groups = (TOGETHER[0], *(group for group in TOGETHER if any(name in row for name in group)))
-    whole = all(is_number(row.get(name)) for group in groups for name in group)
-    return whole and _is_mean(row.get("return_mean"))
-
-
-def _is_status(status: dict[str, Any]) -> bool:
-    counted = all(is_number(status.get(name, 0)) for name in COUNTED)
-    return counted and all(_is_mean(status.get(name)) for name in MEANS)
-
-
-def _is_mean(value: Any) -> bool:
-    return value is None or is_number(value)
 
 
 def _few(names: list[str]) -> str:

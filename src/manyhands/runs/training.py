@@ -110,6 +110,7 @@ def train(
             loggers.start(run, _steps_of(resumed) if resume is not None else None)
             opened = open_channel(planned, channel, run.path)
         except BaseException:
+            loggers.close("failed")
             if resume is None:
                 run.discard()
             raise
