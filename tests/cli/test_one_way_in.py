@@ -1,5 +1,6 @@
 """The library does what the commands do, by the same code."""
 
+import asyncio
 import inspect
 import json
 import subprocess
@@ -152,17 +153,22 @@ def test_a_parent_and_a_child_of_the_library(tmp_path: Path) -> None:
         "print(manyhands.child(url, cores=1, wait=10, name='one', quiet=True))\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code, path / "listen.yaml"], stdout=-1, text=True)
-    run = manyhands.parent(
-        "CartPole-v1",
-        "ppo",
-        alpha=0.5,
-        exchanges=3,
-        listen="127.0.0.1:0",
-        directory=path,
-        settings={"collect": {"lanes": 2, "steps": 16}, "net": {"hidden": [8]}},
-        log="csv",
-        quiet=True,
-    )
+
+    async def in_a_notebook() -> Run:
+        """Where a loop runs already."""
+        return manyhands.parent(
+            "CartPole-v1",
+            "ppo",
+            alpha=0.5,
+            exchanges=3,
+            listen="127.0.0.1:0",
+            directory=path,
+            settings={"collect": {"lanes": 2, "steps": 16}, "net": {"hidden": [8]}},
+            log="csv",
+            quiet=True,
+        )
+
+    run = asyncio.run(in_a_notebook())
     said = child.communicate(timeout=60)[0]
     assert run.status()["exchanges"] == 3
     assert "Visit(exchanges=3, steps=" in said

@@ -121,6 +121,12 @@ def test_a_learner_takes_its_share_of_its_parent_and_keeps_what_is_its_own(tmp_p
         np.testing.assert_allclose(after[part.offset : part.end], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(("clip", "fraction"), [(1e-9, 1.0), (1e9, 0.0)])
+def test_the_clip_fraction_counts_what_has_moved_past_the_clip(clip: float, fraction: float) -> None:
+    metrics = make("ppo", clip=clip).learn(experience("ppo", 0))
+    assert metrics["clip_fraction"] == pytest.approx(fraction, abs=0.1)
+
+
 def test_ppo_ends_its_epochs_once_the_policy_has_moved_far_enough() -> None:
     epochs = {}
     for target_kl in (0.0, 1e-9, 1e9):

@@ -61,6 +61,38 @@ def test_a_formula_gives_the_gradient_of_the_loss(name: str, action: ActionSpec,
     assert seen[0] == pytest.approx(seen[1])
 
 
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_what_a_run_logs_of_a_step_is_what_the_papers_call_so(name: str) -> None:
+    made = learner(name, DISCRETE, True)
+    batch = minibatch(made, DISCRETE, True)
+    found = made.measured(made.update(batch), batch)
+    logp = made.log_prob(batch.obs, batch.action).tolist()  # the optimizer moves nothing here
+    assert batch.old_logp is not None
+    terms = []
+    for new, old, advantage in zip(logp, batch.old_logp.tolist(), batch.advantage.tolist(), strict=True):
+        ratio = float(np.exp(new - old))
+        clipped = min(max(ratio, 0.8), 1.2)
+        terms.append(min(ratio * advantage, clipped * advantage) if name == "ppo" else new * advantage)
+    assert found["policy_loss"] == pytest.approx(-np.mean(terms), rel=1e-4)
+    assert found["gradient_norm"] == pytest.approx(float(made.net.gradient.norm()), rel=1e-5)
+    assert found["gradient_norm"] > 0
+    assert found["learning_rate"] == made.common.learning_rate
+    assert {"value_loss", "entropy"} <= set(found)
+
+
+def test_an_algorithm_with_a_loss_of_its_own_has_no_part_that_is_called_the_policys() -> None:
+    kind = algorithms.find("a2c")
+
+    class Whole(kind):  # type: ignore[misc, valid-type]
+        def loss(self, policy: Any, value: Any, batch: Minibatch) -> Any:
+            return policy.entropy().mean()
+
+    made = learner("a2c", DISCRETE, False)
+    made.algorithm = Whole(made.common)
+    batch = minibatch(made, DISCRETE, True)
+    assert "policy_loss" not in made.measured(made.update(batch), batch)
+
+
 def test_the_clip_of_ppo_is_seen_from_both_sides() -> None:
     made = learner("ppo", DISCRETE, True)
     batch = minibatch(made, DISCRETE, True)

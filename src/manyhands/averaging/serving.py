@@ -1,7 +1,8 @@
 """A parent, from what was asked for to the end of its run."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -122,7 +123,7 @@ def _serve(
         with stop_signals(served.stop, served.interrupt), recorder:
             status = "failed"
             try:
-                asyncio.run(served.run(*listening.address, tls, ready))
+                _run_to_end(served.run(*listening.address, tls, ready))
                 status = "finished" if served.over else "stopped"
             except (KeyboardInterrupt, asyncio.CancelledError):
                 status = "stopped"
@@ -138,6 +139,17 @@ def _serve(
     recorder.loggers.close(status)
     recorder.report(served)
     return setup.run
+
+
+def _run_to_end(serving: Coroutine[Any, Any, None]) -> None:
+    """Run it in a loop of its own: in a notebook, whose loop runs already, in a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(serving)
+        return
+    with ThreadPoolExecutor(1, "parent") as thread:
+        thread.submit(asyncio.run, serving).result()
 
 
 def _settings(
