@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from manyhands.core.orders import NEWEST, EvalOrder, EvalResult, Order
 from manyhands.core.seeding import TEST, env_seed, hash_seed
 from manyhands.core.trajectories import Layout, Trajectory
 from manyhands.core.weights import Weights
+from manyhands.roles.faults import FaultBudget
+from manyhands.roles.listening import Learns, Listener
 from manyhands.roles.progress import Progress
 
 POLL = 0.2
@@ -42,41 +44,10 @@ NEWEST_EPISODES = 20
 """Episodes that tell whether training is near its goal."""
 NEAR = 0.25
 """Near is when no more than this part of the way from the first returns to the goal is left."""
-FAULT_WINDOW = 3600.0
-"""Seconds within which `run.max_faults` counts."""
 LOG_INTERVAL = 0.25
 """Seconds between two rows of metrics at the least."""
 LOG_ROWS = 4000
 """A run of n seconds writes a row every n / LOG_ROWS seconds: a day's metrics fit on a few megabytes."""
-
-
-class Learns(Protocol):
-    """The part of a learner that an executor uses."""
-
-    def learn(self, trajectories: list[Trajectory]) -> dict[str, float]: ...
-
-    def weights(self) -> Weights: ...
-
-
-class Listener(Protocol):
-    """Who wants to know how a run goes."""
-
-    def progress(self, row: Mapping[str, Any], executor: "Executor") -> None: ...
-
-    def waiting(self, executor: "Executor") -> None: ...
-
-    def updated(self, metrics: Mapping[str, float], executor: "Executor") -> None:
-        """The weights have a new version."""
-
-    def fault(self, report: FaultReport, executor: "Executor") -> None:
-        """Something failed, and has been counted."""
-
-    def lost(self, lost: WorkerLost, text: str) -> None:
-        """A worker is gone, and nobody did anything wrong."""
-
-    def tested(self, result: Evaluation, executor: "Executor") -> None: ...
-
-    def said(self, text: str) -> None: ...
 
 
 class Executor:
@@ -118,7 +89,7 @@ class Executor:
         self.ended = False  # by another executor
         self.recent: deque[float] = deque(maxlen=RECENT)
         self.lengths: deque[int] = deque(maxlen=RECENT)
-        self.fault_times: deque[float] = deque()
+        self.budget = FaultBudget(config.run.max_faults)
         self.last_row: dict[str, Any] = {}
         self.last_log = 0.0
         self.last_save = self.started = self.called = time.monotonic()
@@ -361,14 +332,11 @@ class Executor:
     def _count_fault(self, report: FaultReport) -> None:
         self.counts.faults += 1
         self.listener.fault(report, self)
-        now, limit = time.monotonic(), self.config.run.max_faults
-        self.fault_times.append(now)
-        while now - self.fault_times[0] > FAULT_WINDOW:
-            self.fault_times.popleft()
-        if len(self.fault_times) > limit:
+        if not self.budget.allows(time.monotonic()):
+            last = (report.traceback or report.text).strip().splitlines()[-1]
             raise EnvError(
-                f"{self.config.env.id} failed more than {limit} times within an hour (run.max_faults); "
-                f"last: {(report.traceback or report.text).strip().splitlines()[-1]}"
+                f"{self.config.env.id} failed more than {self.budget.limit} times within an hour "
+                f"(run.max_faults); last: {last}"
             )
 
     def _test_is_due(self) -> bool:
