@@ -29,8 +29,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ apt-get update && apt-get install -y python3-venv && $(PYTHON) -m venv $(VENV); }
 	@echo "Installing into $(VENV); a minute or two the first time."
-	@$(BIN)/pip install -qq --constraint constraints.txt --editable '.[dev]'
+	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+# Of all that pip says, the packages that it fetches and unpacks, and what goes wrong.
+PIP_INSTALL := bash -o pipefail -c '$(BIN)/pip install --progress-bar off --disable-pip-version-check "$$@" | \
+	sed -nu -e "/\.metadata/d" -e "s/^Processing .*\//  fetching /p" \
+		-e "s/^ *Downloading \([^ ]*\/\)\{0,1\}\([^ ]*\)/  fetching \2/p" \
+		-e "s/^ *Using cached /  fetched before: /p" \
+		-e "s/^Installing collected packages.*/  unpacking/p"' pip
 
 # What the tests need besides Python: a RabbitMQ that they start themselves as a private node, and certificates.
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
