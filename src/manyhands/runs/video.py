@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from manyhands.core.errors import UsageError
 from manyhands.core.seeding import TEST, action_stream, hash_seed, trial_seed
+from manyhands.core.texts import one_line
 from manyhands.envs import make as envs
 from manyhands.runs.agent import from_checkpoint
 from manyhands.runs.checkpoint import Checkpoint
@@ -61,8 +63,12 @@ def record(
         envs.close(env)
 
 
+def _has_display() -> bool:
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
 def _make(run: Run, callable_env: envs.MakeEnv | None) -> envs.Env:
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    if not _has_display():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains of the missing screen
     config = run.config().env
     refusal = f"{config.id} cannot be filmed: it does not render to rgb_array"
@@ -105,9 +111,17 @@ def _play(
 
 def _frame(env: envs.Env, name: str) -> Frame:
     try:
-        frame: Any = env.render()
-    except GymnasiumError as error:
-        raise UsageError(f"{name} cannot be filmed: {' '.join(str(error).split())}") from error
+        with warnings.catch_warnings():
+            if not _has_display():
+                warnings.simplefilter("ignore")  # of the missing display, before the error that comes of it
+            frame: Any = env.render()
+    except Exception as error:  # of any graphics library
+        why = (
+            one_line(error)
+            if isinstance(error, GymnasiumError)
+            else f"{type(error).__name__}: {one_line(error)}"
+        )
+        raise UsageError(f"{name} cannot be filmed: {why}{_without_display()}") from error
     if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3):
         given = f"shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
         raise UsageError(f"{name} cannot be filmed: it renders {given}, not a picture of [height, width, 3]")
@@ -116,6 +130,13 @@ def _frame(env: envs.Env, name: str) -> Frame:
     small = max(1, SMALLEST_SIDE // min(frame.shape[:2]))
     picture: Frame = frame.astype(np.uint8, copy=False).repeat(small, axis=0).repeat(small, axis=1)
     return picture
+
+
+def _without_display() -> str:
+    """What to try where MuJoCo finds no display to draw on."""
+    if _has_display() or "mujoco" not in sys.modules or os.environ.get("MUJOCO_GL"):
+        return ""
+    return "; there is no display here: set MUJOCO_GL=egl, or without a graphics card MUJOCO_GL=osmesa"
 
 
 @contextmanager
