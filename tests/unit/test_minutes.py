@@ -11,7 +11,7 @@ import manyhands
 from manyhands.config.settings import Config
 from manyhands.core.errors import UsageError
 
-SECONDS = 1.5
+SECONDS = 0.5
 GIVEN: dict[str, Any] = {
     "algo": {"epochs": 1},
     "collect": {"lanes": 2, "steps": 64},

@@ -155,7 +155,7 @@ class ParentRecorder:
         mean = mean_return(parent)
         print(
             f"{now - self.began:6.1f} s  {parent.version:>6,} exchanges  children {connected}  "
-            f"return {'-' if mean is None else f'{mean:.1f}'}",
+            f"return {'-' if mean is None else figures(mean)}",
             flush=True,
         )
 
@@ -252,7 +252,7 @@ def _children(parent: "Parent") -> Table:
             f"{child.exchanges:,}",
             f"{child.staleness:.1f}",
             f"{child.steps:,}",
-            "-" if child.recent is None else f"{child.recent:.1f}",
+            "-" if child.recent is None else figures(child.recent),
             f"{1000 * child.round_trip:.1f} ms",
             f"{child.bytes_in / 1e6:.1f}",
             f"{child.bytes_out / 1e6:.1f}",

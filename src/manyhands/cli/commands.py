@@ -9,6 +9,7 @@ import time
 
 from manyhands.config.resolve import merge, parse_override
 from manyhands.core.errors import RunError, UsageError, missing_extra
+from manyhands.core.texts import figures
 from manyhands.runs import store
 from manyhands.system.program import program
 
@@ -95,7 +96,7 @@ def play(options: argparse.Namespace) -> None:
         raise UsageError(f"--episodes is {options.episodes}; it must be 1 or more")
     found = store.find(options.run)
     returns = found.video(options.out, options.episodes, options.seed, options.which)
-    scores = ", ".join(f"{score:.1f}" for score in returns)
+    scores = ", ".join(map(figures, returns))
     print(f"Wrote {options.out}; score {scores}")
 
 

@@ -26,6 +26,7 @@ from manyhands.core.heartbeat import TESTING
 from manyhands.core.lanes import ShardState
 from manyhands.core.orders import NEWEST, EvalOrder, EvalResult, Order
 from manyhands.core.seeding import TEST, env_seed, hash_seed
+from manyhands.core.texts import figures
 from manyhands.core.trajectories import Layout, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.roles.faults import FaultBudget
@@ -120,6 +121,7 @@ class Executor:
 
     def run(self) -> None:
         """Until solved, out of steps, or stopped. Saves at the end, whatever the reason."""
+        self.listener.waiting(self)  # what is to come is to be seen before the first batch is there
         self.called = time.monotonic()
         self.started = self.called - self.counts.seconds
         if self.counts.steps and self._test_is_due():
@@ -137,6 +139,7 @@ class Executor:
             self._log()
             if time.monotonic() - self.last_save >= self.config.run.checkpoint_every:
                 self._save()
+        self._clock()
         interrupted = self.stopping or self.ended
         if self._out_of_time() and self.weights.version and not interrupted and self._test_is_due():
             self._test()  # of what was learned before time was up
@@ -406,7 +409,7 @@ class Executor:
             self.counts.solved, self.counts.last_mean = True, result.mean
             return True
         self.listener.said(
-            f"a test passed, but {result.episodes} other episodes have a mean of {result.mean:.1f} "
+            f"a test passed, but {result.episodes} other episodes have a mean of {figures(result.mean)} "
             f"(goal {self.solved_at:g}); not counted as solved"
         )
         return False

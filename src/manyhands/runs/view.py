@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,6 +19,7 @@ from manyhands.config.settings import Config
 from manyhands.core.evaluation import Evaluation
 from manyhands.core.texts import figures, lines
 from manyhands.runs.store import Run
+from manyhands.runs.under_way import UnderWay
 from manyhands.system.program import program
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class View:
     Without a word on it, it is quiet where nobody watches.
     """
 
+    speed_unit = "steps/s"
+
     def __init__(self, quiet: bool | None = False) -> None:
         self.quiet = not is_watched() if quiet is None else quiet
         self.console = Console(highlight=False)
@@ -55,6 +59,7 @@ class View:
         self.last_line = 0.0
         self.marks: deque[tuple[float, int]] = deque()
         self.latest: Mapping[str, Any] = {}
+        self.under_way = UnderWay()
         self.config: Config
         self.solved_at: float | None = None
 
@@ -92,9 +97,10 @@ class View:
         if self.quiet:
             return
         speed = self._speed(executor.counts.steps)
+        self.under_way.watch(executor)
         if self.live is not None:
             self.live.update(self.panel(executor, speed))
-        elif time.monotonic() - self.last_line >= LINE_INTERVAL:
+        elif executor.counts.seconds and time.monotonic() - self.last_line >= LINE_INTERVAL:
             self.last_line = time.monotonic()
             print(self.line(executor, speed), flush=True)
 
@@ -110,9 +116,9 @@ class View:
     def line(self, executor: "Executor", speed: float) -> str:
         counts = executor.counts
         return (
-            f"{counts.seconds:6.1f} s  {counts.steps:>9,} steps  {speed:>7,.0f} steps/s  "
-            f"return {number(counts.recent_mean):>7}  test {number(counts.last_mean):>7}  "
-            f"best {number(counts.best_mean):>7}  "
+            f"{counts.seconds:6.1f} s  {self.amount(executor):>15}{self.under_way.text()}  "
+            f"{speed:>7,.0f} {self.speed_unit}  return {number(counts.recent_mean):>7}  "
+            f"test {number(counts.last_mean):>7}  best {number(counts.best_mean):>7}  "
             f"workers {len(executor.channel.workers())}  lag {executor.lag:g}  {self._queued(executor)}"
             f"collect {counts.collecting:.0f} wait {counts.waiting:.0f} "
             f"learn {counts.learning:.0f} test {counts.testing:.0f} s"
@@ -126,7 +132,7 @@ class View:
         counts, statuses = executor.counts, executor.channel.workers()
         booked = ("collecting", "waiting", "learning", "broadcasting", "testing")
         pairs = [
-            *counted(executor, speed),
+            *self.counted(executor, speed),
             ("last test", number(counts.last_mean)),
             ("best test", number(counts.best_mean)),
             ("goal", number(self.solved_at)),
@@ -141,7 +147,8 @@ class View:
             pairs.append(("data queue", f"{backlog:,}"))
         parts: list[Any] = [
             self.grid(pairs),
-            ProgressBar(total=self.config.run.steps, completed=counts.steps),
+            Padding(bar(executor), 0),  # which ends its line, or the workers' header would be lost behind it
+            self.under_way,
         ]
         if any(status.host for status in statuses):
             parts.append(_worker_table(statuses, executor.weights.version))
@@ -150,6 +157,13 @@ class View:
             parts.append(Text(f"{status.name} has said nothing for {status.quiet:.0f} s", style="yellow"))
         title = f"{self.config.env.id}  {self.config.run.algo}  {self.config.run.mode}"
         return self.framed(parts, title, "Ctrl-C stops and saves")
+
+    def amount(self, executor: "Executor") -> str:
+        """How much was trained, in words."""
+        return f"{executor.counts.steps:,} steps"
+
+    def counted(self, executor: "Executor", speed: float) -> list[tuple[str, str]]:
+        return counted(executor, speed)
 
     def grid(self, pairs: Sequence[tuple[str, str]]) -> Table:
         """Names and values, as many in a row as there is room for."""
@@ -175,11 +189,11 @@ class View:
         if self.quiet:
             return
         counts = executor.counts
-        spent = f"{counts.steps:,} steps and {counts.seconds:.1f} s"
+        spent = f"{self.amount(executor)} and {counts.seconds:.1f} s"
         test = f"test mean {number(counts.last_mean)}"
         if executor.stopping:
             print(f"Stopped after {spent}; saved in {run.path}. Go on with:")
-            print(f"  {program()} train --resume {run.path}")
+            print(f"  {self.resuming(run, executor.config)}")
             return
         if counts.solved:
             whole = (
@@ -190,8 +204,20 @@ class View:
             print(f"Not solved in {spent}: {self._why_not(counts.best_mean)}.")
         else:
             print(f"Finished after {spent}: {test}.")
-        print(f"Saved to {run.path}. Try next:\n  {_next(run, executor.config)}")
+        print(f"Saved to {run.path}. Try next:\n  {self.next_step(run, executor.config)}")
         sys.stdout.flush()
+
+    def next_step(self, run: Run, config: Config) -> str:
+        """What to type next."""
+        if _of_script(config):
+            return f"manyhands.load({str(run.path)!r}, env=...) in Python, with the same callable"
+        return f"{program()} eval {run.path}"
+
+    def resuming(self, run: Run, config: Config) -> str:
+        """What to type to go on with it."""
+        if _of_script(config):
+            return f"manyhands.train(..., resume={str(run.path)!r}) in Python, with the same callable"
+        return f"{program()} train --resume {run.path}"
 
     def _why_not(self, best: float | None) -> str:
         """What the best test was; one that passed its goal was not far enough above it, or not confirmed."""
@@ -205,11 +231,16 @@ class View:
         )
 
 
-def _next(run: Run, config: Config) -> str:
-    """What to type next; a callable environment of a script cannot be named on a command line."""
-    if "<" in config.env.id:
-        return f"manyhands.load({str(run.path)!r}, env=...) in Python, with the same callable"
-    return f"{program()} eval {run.path}"
+def _of_script(config: Config) -> bool:
+    """Whether its environment is a callable that no command line can name: a script's own, or nameless."""
+    return "<" in config.env.id or config.env.id.startswith("__main__:")
+
+
+def bar(executor: "Executor") -> ProgressBar:
+    """How much of what it may take has been used; all of it, in green, once it is solved."""
+    if executor.counts.solved and executor.config.run.until == "solved":
+        return ProgressBar(total=1.0, completed=1.0, finished_style="green")
+    return ProgressBar(total=1.0, completed=executor.share, complete_style="cyan", finished_style="cyan")
 
 
 def _worker_table(statuses: Sequence[WorkerStatus], version: int) -> Table:

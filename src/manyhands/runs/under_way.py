@@ -1,0 +1,55 @@
+"""What is being played but not learned yet, while a rollout lasts."""
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from manyhands.core.heartbeat import BEATS, SHARD, TESTING
+
+if TYPE_CHECKING:
+    from manyhands.roles.executor import Executor
+
+SLOW = 2.0
+"""Seconds without an update after which this is shown."""
+
+
+class UnderWay:
+    """What the workers of this machine have played since the last update, as their heartbeats tell.
+
+    Read whenever it is drawn, and shown only while an update takes long: a rollout of a slow environment may
+    take minutes, in which no step is counted yet.
+    """
+
+    def __init__(self) -> None:
+        self.heartbeats: list[memoryview] = []
+        self.steps, self.before = -1, 0
+        self.since = time.monotonic()
+
+    def watch(self, executor: "Executor") -> None:
+        channel = executor.channel
+        if hasattr(channel, "processes"):
+            self.heartbeats = [worker.progress for worker in channel.processes]
+        elif hasattr(channel, "collector"):
+            self.heartbeats = [channel.collector.progress]
+        if executor.counts.steps != self.steps or self._testing():
+            self.steps, self.before, self.since = executor.counts.steps, self._beats(), time.monotonic()
+
+    def text(self) -> str:
+        """Nothing, or about how many steps; making and resetting an environment count as one, too."""
+        played = self._beats() - self.before
+        if played <= 0 or self._testing() or time.monotonic() - self.since < SLOW:
+            return ""
+        return f" (+{played:,} under way)"
+
+    def _beats(self) -> int:
+        return sum(heartbeat[BEATS] for heartbeat in self.heartbeats)
+
+    def _testing(self) -> bool:
+        return any(heartbeat[SHARD] == TESTING for heartbeat in self.heartbeats)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = self.text()
+        if text:
+            yield Text(f"playing{text}", style="dim")
