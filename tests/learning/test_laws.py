@@ -16,7 +16,7 @@ from clusters import cluster
 
 from manyhands.cli import lto as commands
 from manyhands.cli import main as cli
-from manyhands.core.errors import EnvError, RunError
+from manyhands.core.errors import EnvError, RunError, UsageError
 from manyhands.lto.judge import read
 from manyhands.lto.law import Law
 from manyhands.runs.store import LAST, Run
@@ -140,7 +140,7 @@ def test_one_law_for_several_variants(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "unseen: 7 functions" in said
 
 
-def test_a_function_of_ones_own(tmp_path: Path) -> None:
+def test_a_function_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = lto(
         tmp_path / "run",
         *("small_functions:square", "--bounds=-1:1,0:2", "--steps", "500", "--drivers", "2"),
@@ -148,6 +148,17 @@ def test_a_function_of_ones_own(tmp_path: Path) -> None:
     x, values = Law.load(run).predict(np.array([[0.2], [1.0], [1.8]]))
     np.testing.assert_allclose(x[:, 0], [0.1, 0.5, 0.9], atol=0.15)
     assert values.max() < 0.03
+    commands.main(["judge", str(run.path), "--calls", "40"])
+    told, result = capsys.readouterr().out.splitlines()
+    assert "at 21 conditions: 840 calls of small_functions:square" in told, "before it begins"
+    found = float(result.partition("mean regret ")[2].partition(";")[0])
+    assert 0 <= found < 0.03
+    commands.main(["plot", str(run.path)])
+    assert (run.path / "plots" / "law.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match="--calls is 3; it must be 20 or more"):
+        commands.main(["judge", str(run.path), "--calls", "3"])
+    with pytest.raises(UsageError, match="has made 500 training steps; give more: --steps N"):
+        commands.main(["--resume", str(run.path)])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The functions and their scaling, the samplers, the truth, and the environment for other libraries."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from manyhands.collect import starts
 from manyhands.core.errors import EnvError, UsageError
 from manyhands.envs import lto
 from manyhands.envs.lto import KNOWN, Problem
-from manyhands.lto.truth import minimum
+from manyhands.lto.truth import Search, minimum
 
 DOMAINS = {
     "ackley": 32.768,
@@ -188,3 +190,26 @@ def test_a_function_that_returns_no_number_is_named(name: str, said: str) -> Non
     problem = Problem((f"small_functions:{name}",), bounds=((-1, 1),))
     with pytest.raises(EnvError, match=said):
         problem.evaluate(np.zeros((1, 2)))
+
+
+def test_a_search_finds_the_minimum_of_a_users_function_within_its_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem(("small_functions:square",), bounds=((-5.0, 5.0),))
+    calls: list[int] = []
+    evaluate = Problem.evaluate
+
+    def counted(self: Problem, unit: Any, *more: Any, **others: Any) -> Any:
+        calls.append(len(unit))
+        return evaluate(self, unit, *more, **others)
+
+    monkeypatch.setattr(Problem, "evaluate", counted)
+    condition = np.array([0.4])
+    x, value = Search(lambda c: np.full((len(c), 1), 0.9, np.float32), 400)(problem, condition)
+    assert value < 1e-4
+    assert x[0] == pytest.approx(0.2, abs=0.01)
+    assert sum(calls) <= 400
+    calls.clear()
+    _, value = Search(lambda c: np.full((len(c), 1), 0.2, np.float32), 20)(problem, condition)
+    assert value < 1e-12, "the law's own x is among those that are tried"
+    assert sum(calls) <= 20

@@ -1,23 +1,14 @@
-"""`manyhands lto`: train a tuning law, ask it, take it elsewhere, look at it."""
+"""`manyhands lto`: train a tuning law. What is done with one is in `cli/law.py`."""
 
 import argparse
-import csv
-import json
-import re
-import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from manyhands.cli.law import VERBS, use
 from manyhands.cli.options import Parser, add_quiet, add_settings, add_told
 from manyhands.config.resolve import merge, parse_override
 from manyhands.core.errors import UsageError
-from manyhands.envs.lto import KNOWN, STRATEGIES, Problem, function_of
-from manyhands.lto.law import Law, export_npz, export_onnx, problem_of
+from manyhands.envs.lto import KNOWN, STRATEGIES
 from manyhands.runs import store
-
-VERBS = ("predict", "export", "plot", "judge")
 
 EXAMPLES = """\
 examples:
@@ -36,7 +27,7 @@ examples:
 def main(arguments: list[str]) -> None:
     given = [argument for argument in arguments if argument != "--debug"]
     if given and given[0] in VERBS:
-        _use(given)
+        use(given)
     else:
         _train(given)
 
@@ -146,124 +137,9 @@ def _bounds(text: str | None) -> tuple[tuple[float, float], ...]:
 
 
 def _report(run: store.Run) -> None:
-    problem = problem_of(run)
-    if not problem.imports:
-        from manyhands.lto.judge import read
+    from manyhands.lto.judge import read
 
-        rows = read(run.path / "quality.jsonl")
-        if rows:
-            best = min(row["mse"] for row in rows)
-            print(f"error of the law's f: mse {rows[-1]['mse']:.3g} now, {best:.3g} at best")
-    example = " ".join(["0"] * problem.c)
-    print(f"try: manyhands lto predict {run.name}" + (f" --c {example}" if problem.c else ""))
-
-
-def _use(arguments: list[str]) -> None:
-    parser = Parser(prog=f"manyhands lto {arguments[0]}")
-    parser._negative_number_matcher = re.compile(r"^-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")  # -1e-3, too
-    parser.add_argument("run", metavar="RUN", help="a run's name or path")
-    if arguments[0] == "predict":
-        parser.add_argument("--c", nargs="+", type=float, help="a condition, in the function's own units")
-        parser.add_argument("--csv", type=Path, help="conditions, one a line: columns c1, c2 ...")
-        parser.add_argument("--out", type=Path, help="where the answers go, as CSV (default: stdout)")
-        parser.add_argument("--json", action="store_true")
-    elif arguments[0] == "export":
-        parser.add_argument("out", type=Path, help="law.onnx or law.npz")
-    elif arguments[0] == "plot":
-        parser.add_argument("--out", type=Path, help="(default: RUN/plots/law.png)")
-    else:
-        parser.add_argument("--unseen", type=int, default=20, help="fresh variants (default: 20)")
-    options = parser.parse_args(arguments[1:])
-    run = store.find(options.run)
-    {"predict": _predict, "export": _export, "plot": _plot, "judge": _judge}[arguments[0]](run, options)
-
-
-def _predict(run: store.Run, options: argparse.Namespace) -> None:
-    law = Law.load(run)
-    conditions = _conditions(law.problem, options)
-    for name in law.problem.imports:
-        try:
-            function_of(name)
-        except UsageError:  # it lives where the workers are
-            x = law.x_alone(conditions)
-            _write_csv(options.out, conditions, x, np.full(len(x), np.nan))
-            return
-    x, values = law.predict(conditions)
-    if options.csv is not None:
-        _write_csv(options.out, conditions, x, values)
-    elif options.json:
-        print(json.dumps({"c": conditions[0].tolist(), "x": x[0].tolist(), "f": float(values[0])}))
-    else:
-        print(f"x = {', '.join(f'{each:.6g}' for each in x[0])}   f = {values[0]:.6g}")
-
-
-def _conditions(problem: Problem, options: argparse.Namespace) -> Any:
-    if (options.c is not None) == (options.csv is not None) and problem.c:
-        raise UsageError("give one condition with --c, or many with --csv FILE")
-    if options.csv is None:
-        return np.array([options.c or []], np.float64)
-    headings = [f"c{i + 1}" for i in range(problem.c)]
-    try:
-        with options.csv.open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line)]
-        if lines and [cell.strip() for cell in lines[0]] == headings:
-            lines = lines[1:]
-        if any(len(line) != problem.c for line in lines):
-            raise ValueError(f"not {problem.c} columns everywhere")
-        rows = np.array(lines, np.float64).reshape(len(lines), problem.c)
-    except (ValueError, csv.Error) as error:  # text that cannot be decoded is a ValueError as well
-        raise UsageError(
-            f"{options.csv} is not a table of {', '.join(headings)} and numbers: {error}"
-        ) from error
-    if not len(rows):
-        raise UsageError(f"{options.csv} holds no conditions")
-    return rows
-
-
-def _write_csv(out: Path | None, conditions: Any, x: Any, values: Any) -> None:
-    headings = [f"c{i + 1}" for i in range(conditions.shape[1])] + [f"x{i + 1}" for i in range(x.shape[1])]
-    table = np.concatenate([conditions, x, values[:, None]], axis=1)
-    file = out.open("w", newline="") if out is not None else sys.stdout
-    writer = csv.writer(file)
-    writer.writerow([*headings, "f"])
-    writer.writerows(table.tolist())
-    if out is not None:
-        file.close()
-        print(f"Wrote {len(table):,} minima to {out}")
-
-
-def _export(run: store.Run, options: argparse.Namespace) -> None:
-    law = Law.load(run)
-    if options.out.suffix == ".onnx":
-        export_onnx(law, options.out)
-    elif options.out.suffix == ".npz":
-        export_npz(law, options.out)
-    else:
-        raise UsageError(f"{options.out} is neither .onnx nor .npz")
-    print(f"Wrote {options.out}")
-
-
-def _plot(run: store.Run, options: argparse.Namespace) -> None:
-    from manyhands.lto.plots import draw
-
-    out: Path = options.out or run.path / "plots" / "law.png"
-    draw(run, out)
-    print(f"Wrote {out}")
-
-
-def _judge(run: store.Run, options: argparse.Namespace) -> None:
-    """The variants of training, and others: how well one law fits devices that it never saw."""
-    from manyhands.lto.judge import Judge
-
-    law = Law.load(run)
-    problem = law.problem
-    if problem.imports:
-        raise UsageError("the true minimum of your own function is not known here")
-    seen = Judge(problem).quality(law)
-    print(f"seen: {problem.members} functions, mse {seen.mse:.4g}, mean regret {seen.regret:.4g}")
-    if problem.jitter and options.unseen > 0:
-        wider = problem.fresh_variants(options.unseen)
-        judge = Judge(wider, range(problem.members, wider.members))
-        unseen = judge.quality(law)
-        count = wider.members - problem.members
-        print(f"unseen: {count} functions, mse {unseen.mse:.4g}, mean regret {unseen.regret:.4g}")
+    rows = read(run.path / "quality.jsonl")  # none of a function of the user's
+    if rows:
+        best = min(row["mse"] for row in rows)
+        print(f"error of the law's f: mse {rows[-1]['mse']:.3g} now, {best:.3g} at best")

@@ -1,6 +1,7 @@
 """How good a law is: its f against the true minimum, over a fixed set of conditions."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ SCATTERED = 64
 CONDITIONS_SEED = 2024
 
 
+Find = Callable[[Problem, Array, int], tuple[Array, float]]
+"""The best x of a problem's member at a condition, and its f."""
+
+
 @dataclass(frozen=True)
 class Quality:
     """Over all conditions and members."""
@@ -44,24 +49,27 @@ def conditions(problem: Problem) -> Array:
 
 
 class Judge:
-    """Knows the truth of a problem, once."""
+    """Knows the truth of a problem, once; `find` says how that is found."""
 
-    def __init__(self, problem: Problem, members: range | None = None) -> None:
+    def __init__(self, problem: Problem, members: range | None = None, find: Find = minimum) -> None:
         self.problem = problem
         self.members = members if members is not None else range(problem.members)
         self.conditions = conditions(problem)
         self.truth = {
-            member: np.array([minimum(problem, c, member)[1] for c in self.conditions])
+            member: np.array([find(problem, c, member)[1] for c in self.conditions])
             for member in self.members
         }
 
     def quality(self, law: Law) -> Quality:
-        x = law(self.conditions)
-        points = np.concatenate([x, self.conditions], axis=1)
-        values = {member: self.problem.evaluate(points, member) for member in self.members}
+        values = {member: self.law_values(law, member) for member in self.members}
         errors = np.concatenate([values[m] - self.truth[m] for m in self.members])
-        logs = np.concatenate([np.log1p(values[m]) - np.log1p(self.truth[m]) for m in self.members])
+        with np.errstate(invalid="ignore", divide="ignore"):  # of a function of the user's, below -1
+            logs = np.concatenate([np.log1p(values[m]) - np.log1p(self.truth[m]) for m in self.members])
         return Quality(float((errors**2).mean()), float((logs**2).mean()), float(errors.mean()))
+
+    def law_values(self, law: Law, member: int) -> Array:
+        """f where the law leads, at all conditions."""
+        return law.values(self.conditions, member)
 
 
 class QualityLog:

@@ -24,7 +24,10 @@ def draw(run: Run, out: Path) -> None:
         _law_alone(field, law)
     else:
         _field(field, law)
-    _error(error, run)
+    if law.problem.imports:
+        _returns(error, run)
+    else:
+        _error(error, run)
     _booked(booked, run)
     save_png(figure, out)
 
@@ -88,6 +91,16 @@ def _error(axes: Axes, run: Run) -> None:
         axes.legend(frameon=False, fontsize=8)
     axes.set_xlabel("training steps")
     axes.set_title("error of the law's f")
+    tidy(axes)
+
+
+def _returns(axes: Axes, run: Run) -> None:
+    """Without a known minimum: by how much an episode's moves have lowered f, over training."""
+    rows = [row for row in run.rows() if row.get("return_mean") is not None and "version" in row]
+    axes.plot([row["version"] for row in rows], [row["return_mean"] for row in rows], color=BLUE, lw=1.2)
+    axes.set_xlabel("training steps")
+    axes.set_ylabel("f at the start minus f at the end")
+    axes.set_title("what an episode gains")
     tidy(axes)
 
 

@@ -12,12 +12,12 @@ from manyhands.core.errors import UsageError
 from manyhands.envs.lto import ENV_ID, STRATEGIES, Problem, function_of
 from manyhands.lto.judge import measure_quality
 from manyhands.lto.law import problem_of
+from manyhands.lto.view import LawView
 from manyhands.runs import store
 from manyhands.runs.launch import GivenCallbacks, Settings, continue_config, find_callbacks, usual_channel
 from manyhands.runs.loggers.choose import Log
 from manyhands.runs.store import Run
 from manyhands.runs.training import train
-from manyhands.runs.view import View
 
 GROUPS = 8
 """Groups of episodes, at most, where no more drivers than that are asked for."""
@@ -78,7 +78,7 @@ def learn(
         problem, algo, STEPS if steps is None else steps, episodes, groups, run, settings or {}
     )
     path = None if directory is None else Path(directory)
-    told: dict[str, Any] = {"view": View(quiet), "callbacks": called, "log": log}
+    told: dict[str, Any] = {"view": LawView(quiet), "callbacks": called, "log": log}
     return train(config, name, path, channel=channel, measures=measure_quality, **told)
 
 
@@ -95,11 +95,14 @@ def learn_on(
     """Go on with a law's training, up to so many training steps."""
     found = resume if isinstance(resume, Run) else store.find(resume)
     problem_of(found)
-    until = None if steps is None else steps * found.config().collect.batch
+    batch, made = found.config().collect.batch, found.status().get("version", 0)
+    wanted = found.config().run.steps // batch if steps is None else steps
+    if wanted <= made:
+        raise UsageError(f"{found.path} has made {made:,} training steps; give more: --steps N")
     return train(
-        continue_config(found, until, None, drivers),
+        continue_config(found, wanted * batch, None, drivers),
         resume=found,
-        view=View(quiet),
+        view=LawView(quiet),
         channel=usual_channel(channel),
         measures=measure_quality,
         callbacks=find_callbacks(callbacks),

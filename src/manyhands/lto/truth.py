@@ -18,6 +18,12 @@ KEPT = 5
 ZOOMS, ZOOM_POINTS = 12, 21
 STARTS, REFINED = 4096, 8
 SLOPE_STEP = 1e-6
+CALLS = 400
+"""Of a function of the user's own, in the search for its minimum at one condition."""
+LEAST_CALLS = 20
+SEED = 2024
+CROWD = 10
+"""Points that differential evolution keeps, for each x; fewer, where so few calls are allowed."""
 
 
 def minimum(problem: Problem, condition: Array, member: int = 0) -> tuple[Array, float]:
@@ -37,6 +43,35 @@ def _minimum(problem: Problem, condition: tuple[float, ...], member: int) -> tup
     else:
         x, value = _by_descent(f, problem.x, _known_place(problem, member))
     return tuple(map(float, x)), float(value)
+
+
+class Search:
+    """The best x that so many calls find, of a function that may cost much, by differential evolution.
+
+    It begins with what the law says, so that what it finds is never worse than the law.
+    """
+
+    def __init__(self, law: Callable[[Array], Array], calls: int = CALLS) -> None:
+        self.law, self.calls = law, calls
+
+    def __call__(self, problem: Problem, condition: Array, member: int = 0) -> tuple[Array, float]:
+        try:
+            from scipy.optimize import differential_evolution
+        except ModuleNotFoundError as error:
+            raise missing_extra("a search for the minimum of your own function", error, "lto") from error
+
+        def f(x: Array) -> float:
+            return float(problem.evaluate(np.concatenate([x, condition])[None], member)[0])
+
+        first = self.law(condition[None])[0].astype(np.float64)
+        crowd = max(5, min(CROWD * problem.x, self.calls // 4))
+        points = np.random.default_rng(SEED).uniform(-1, 1, (crowd, problem.x))
+        points[0] = first
+        rounds = max(1, self.calls // crowd - 1)
+        found = differential_evolution(
+            f, [(-1, 1)] * problem.x, init=points, maxiter=rounds, polish=False, tol=0.0, seed=SEED
+        )
+        return found.x, float(found.fun)
 
 
 def _by_grid(f: Function, size: int) -> tuple[Array, float]:
