@@ -53,11 +53,11 @@ class AveragingConfig:
     beta: float = 0.0
     """Share of the parent's weights in a child's: theta_C <- (1 - beta) theta_C + beta theta_P."""
     exchanges: int = 2000
-    """After which the parent ends."""
+    """The parent ends after this many exchanges."""
     every: int = 0
     """A child's steps between two exchanges; 0 exchanges after every update, which is an episode for a3c."""
     format: Format = "float32"
-    """How weights travel: float32, float16 or int8."""
+    """How weights travel."""
     max_step: float | None = None
     """How far one exchange may move the parent. None refuses weights that are absurdly far away (see
     `maths.absurdity`); a length shortens every longer step to it; 0 takes whatever comes."""

@@ -72,6 +72,7 @@ def serve(
     place = {"listen": listen, "silence": silence, **files}
     if resume is not None:
         own = {"env": env, "algo": algo, "seed": seed, "name": name, "dir": directory, "config": config}
+        own |= {"recipes": recipes}
         resumed = _find(resume, {**own, "--set": settings or None})
     else:
         resumed = None

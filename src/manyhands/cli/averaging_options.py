@@ -1,12 +1,20 @@
-"""The options of `manyhands parent` and `manyhands child`. Their defaults are those of the dataclasses behind
-them, and are repeated here for `--help` alone, which is to answer without importing NumPy.
-"""
+"""The options of `manyhands parent` and `manyhands child`."""
 
 from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
-from manyhands.cli.options import add_allow, add_debug, add_log, add_quiet, add_run, parse_int
+from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig
+from manyhands.cli.options import (
+    add_allow,
+    add_debug,
+    add_field,
+    add_log,
+    add_quiet,
+    add_run,
+    add_setting,
+    parse_int,
+)
 
 
 def step_length(text: str) -> float | str:
@@ -28,14 +36,12 @@ def add_parent(parent: Any, helping: bool) -> None:
         "options but those of a new run (ENV, --algo, --set, --config, --seed, --name, --dir)."
     )
     parent.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
-    parent.add_argument("--algo", help="what the children learn with, as in train (default: a3c)")
-    parent.add_argument("--alpha", type=float, help="share of a child in the parent (default: 0.9)")
-    parent.add_argument("--beta", type=float, help="share of the parent in a child (default: 0)")
-    parent.add_argument("--exchanges", type=parse_int, help="end after this many (default: 2000)")
-    parent.add_argument(
-        "--every", type=parse_int, help="a child's steps between two (default: 0, every update)"
-    )
-    parent.add_argument("--format", help="how weights travel: float32 (default), float16 or int8")
+    parent.add_argument("--algo", help=f"what children learn with, as in train (default: {DEFAULT_ALGO})")
+    add_field(parent, "--alpha", AveragingConfig, type=float)
+    add_field(parent, "--beta", AveragingConfig, type=float)
+    add_field(parent, "--exchanges", AveragingConfig, type=parse_int)
+    add_field(parent, "--every", AveragingConfig, type=parse_int)
+    add_field(parent, "--format", AveragingConfig)
     parent.add_argument(
         "--max-step",
         type=step_length,
@@ -43,14 +49,8 @@ def add_parent(parent: Any, helping: bool) -> None:
         help="how far one exchange may move it (default: auto, which refuses weights that are absurdly far "
         "away); a LENGTH shortens every longer step, and 0 takes whatever comes",
     )
-    parent.add_argument(
-        "--parent-hogwild",
-        dest="hogwild",
-        action="store_true",
-        default=None,
-        help="let exchanges overwrite one another instead of taking turns",
-    )
-    parent.add_argument("--checkpoint-every", type=parse_int, help="exchanges between two (default: 100)")
+    add_field(parent, "--parent-hogwild", AveragingConfig, dest="hogwild", action="store_true", default=None)
+    add_field(parent, "--checkpoint-every", AveragingConfig, type=parse_int)
     parent.add_argument(
         "--listen", metavar="HOST:PORT", help="(default: 127.0.0.1:8765; a port of 0 is any that is free)"
     )
@@ -60,7 +60,7 @@ def add_parent(parent: Any, helping: bool) -> None:
     parent.add_argument(
         "--silence", type=float, help="seconds after which a silent child is disconnected (default: 600)"
     )
-    parent.add_argument("--seed", type=int, help="of the first weights (default: 0)")
+    add_setting(parent, "--seed", type=int)
     add_run(parent)
     add_log(parent)
     parent.add_argument("--quiet", action="store_true", help="no progress and no report")
@@ -68,6 +68,8 @@ def add_parent(parent: Any, helping: bool) -> None:
 
 
 def add_child(child: Any, helping: bool) -> None:
+    from manyhands.averaging.limits import MAX_ENVS, MAX_MESSAGE_MB
+
     child.description = (
         "Joins a parent, learns from it what to train, trains with all cores, and exchanges "
         "weights. It comes back by itself when the connection is lost; Ctrl-C ends it."
@@ -83,15 +85,15 @@ def add_child(child: Any, helping: bool) -> None:
     child.add_argument(
         "--max-envs",
         type=parse_int,
-        default=1024,
-        help="environments that the parent may ask for (default: 1024)",
+        default=MAX_ENVS,
+        help="environments that the parent may ask for (default: %(default)s)",
     )
     child.add_argument(
         "--max-message",
         type=parse_int,
-        default=64,
+        default=MAX_MESSAGE_MB,
         metavar="MB",
-        help="the largest message to take from the parent (default: 64)",
+        help="the largest message to take from the parent (default: %(default)s)",
     )
     child.add_argument("--token-file", type=Path, help="the parent's token")
     child.add_argument(

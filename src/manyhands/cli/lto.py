@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
         _train(given)
 
 
-def _train(arguments: list[str]) -> None:
+def _parser() -> Parser:
     parser = Parser(
         prog="manyhands lto",
         description="Learn to optimise: an agent that, given conditions c, says which x makes f smallest. "
@@ -59,7 +59,11 @@ def _train(arguments: list[str]) -> None:
     add_settings(parser)
     add_told(parser)
     add_quiet(parser)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def _train(arguments: list[str]) -> None:
+    options = _parser().parse_args(arguments)
 
     from manyhands.lto.training import learn, learn_on
 

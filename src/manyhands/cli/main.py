@@ -72,8 +72,13 @@ def parser(command: str = "", helping: bool = False) -> argparse.ArgumentParser:
 
 
 def _add_options(one: Any, command: str, helping: bool) -> None:
-    from manyhands.cli import averaging_options, command_options
+    from manyhands.cli import command_options
 
+    if command in ("parent", "child"):
+        from manyhands.cli import averaging_options
+
+        (averaging_options.add_parent if command == "parent" else averaging_options.add_child)(one, helping)
+        return
     adds = {
         "train": command_options.add_train,
         "settings": command_options.add_show_settings,
@@ -82,8 +87,6 @@ def _add_options(one: Any, command: str, helping: bool) -> None:
         "play": command_options.add_play,
         "worker": command_options.add_worker,
         "broker": command_options.add_broker,
-        "parent": averaging_options.add_parent,
-        "child": averaging_options.add_child,
         "runs": command_options.add_runs,
         "show": command_options.add_show,
         "events": command_options.add_events,

@@ -53,16 +53,27 @@ def add_algo(parser: Any, helping: bool) -> None:
 
 
 def add_setting(parser: Any, option: str, **more: Any) -> None:
-    """An option for the setting of a run that is called like it; its help is the setting's own sentence."""
-    from manyhands.config.sentences import settings_in
+    """An option for the setting of a run that is called like it."""
     from manyhands.config.settings import RunConfig
 
-    name = option.removeprefix("--").replace("-", "_")
-    setting = next(each for each in settings_in("run", RunConfig) if each.name == name)
+    add_field(parser, option, RunConfig, ", or the recipe's", **more)
+
+
+def add_field(parser: Any, option: str, cls: type[Any], otherwise: str = "", **more: Any) -> None:
+    """An option for a field of a dataclass: its help is the field's own sentence, choices and default.
+
+    `otherwise` is what else may decide.
+    """
+    from manyhands.config.sentences import settings_in
+
+    name = more.get("dest") or option.removeprefix("--").replace("-", "_")
+    setting = next(each for each in settings_in("", cls) if each.name == name)
     text = setting.sentence.removesuffix(".")
-    choices = f"{setting.kind}; " if setting.choices else ""
-    default = setting.default if isinstance(setting.default, str) else f"{setting.default:,}"
-    text = f"{text[0].lower()}{text[1:]} ({choices}default: {default}, or the recipe's)"
+    text = f"{text[0].lower()}{text[1:]}"
+    if more.get("action") != "store_true":
+        choices = f"{setting.kind}; " if setting.choices else ""
+        default = setting.default if isinstance(setting.default, str) else f"{setting.default:,}"
+        text += f" ({choices}default: {default}{otherwise})"
     parser.add_argument(option, help=text.replace("%", "%%"), **more)
 
 
