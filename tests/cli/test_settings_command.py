@@ -1,6 +1,8 @@
 """`manyhands settings` and `manyhands recipe` as a person types them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,15 @@ def test_a_printed_recipe_trains_the_same_with_config(tmp_path: Path) -> None:
 )
 def test_wrong_calls_are_one_line(tmp_path: Path, words: list[str], said: list[str]) -> None:
     refused(call(*words, cwd=tmp_path), 2, *said)
+
+
+def test_help_of_all_commands_imports_little(tmp_path: Path) -> None:
+    code = "import sys; from manyhands.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code += "heavy = {'numpy', 'torch', 'yaml', 'rich', 'importlib.metadata'} & set(sys.modules)\n"
+    code += "print(*heavy, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert "settings" in done.stdout
+    assert done.stderr.strip() == ""
 
 
 def test_help_tells_the_sentences_and_defaults_of_the_fields(tmp_path: Path) -> None:

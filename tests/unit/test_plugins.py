@@ -10,6 +10,7 @@ from installed_packages import install
 
 import manyhands
 from manyhands.algos.ppo import Ppo
+from manyhands.cli.options import Parser, add_algo
 from manyhands.config import algorithms, plugins
 from manyhands.config.resolve import resolve
 from manyhands.config.settings import Config
@@ -50,6 +51,10 @@ def test_an_algorithm_of_a_package_is_one_among_the_others(
     assert algorithms.find("spo") is own_algos.Spo
     with pytest.raises(UsageError, match=r"adqn, spo, or module:Class of your own; did you mean spo\?"):
         resolve("CartPole-v1", "spoo")
+    parser = Parser()
+    parser.helping = True
+    add_algo(parser)
+    assert "adqn, spo, or module:Class" in " ".join(parser.format_help().split())
     run = manyhands.train("CartPole-v1", "spo", directory=tmp_path / "run", **TINY)
     assert run.config().run.algo == "spo"
     again = manyhands.train("CartPole-v1", resume=run.path, steps=512)

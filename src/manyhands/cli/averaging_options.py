@@ -27,7 +27,7 @@ def step_length(text: str) -> float | str:
         raise ArgumentTypeError(f"{text!r} is neither auto nor a length") from None
 
 
-def add_parent(parent: Any, helping: bool) -> None:
+def add_parent(parent: Any) -> None:
     parent.description = (
         "Holds one network, and averages it with what its children send after every update, "
         "which is an episode for a3c: theta <- (1 - alpha) theta + alpha theta_child, and on the child's "
@@ -67,7 +67,7 @@ def add_parent(parent: Any, helping: bool) -> None:
     add_debug(parent)
 
 
-def add_child(child: Any, helping: bool) -> None:
+def add_child(child: Any) -> None:
     from manyhands.averaging.limits import MAX_ENVS, MAX_MESSAGE_MB
 
     child.description = (

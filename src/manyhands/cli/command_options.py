@@ -1,8 +1,4 @@
-"""The options of each command. `helping` where its help is asked for, which may take its time.
-
-Built only for the command that is called: help texts are read from the settings' own fields, whose modules
-import NumPy.
-"""
+"""The options of each command, built only for the one that is called."""
 
 from pathlib import Path
 from typing import Any
@@ -21,13 +17,13 @@ from manyhands.cli.options import (
 )
 
 
-def add_train(train: Any, helping: bool) -> None:
+def add_train(train: Any) -> None:
     train.description = (
         "Train an agent on a Gymnasium environment. Settings come from a tuned recipe where there is one for "
         "the environment, else from general ones; `manyhands settings ENV` prints them all."
     )
     train.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
-    add_algo(train, helping)
+    add_algo(train)
     add_setting(train, "--workers", type=int)
     add_setting(train, "--mode")
     train.add_argument(
@@ -63,7 +59,7 @@ def add_train(train: Any, helping: bool) -> None:
     add_debug(train)
 
 
-def add_eval(judge: Any, helping: bool) -> None:
+def add_eval(judge: Any) -> None:
     judge.add_argument("run", metavar="RUN", help="a run's name or path")
     judge.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
     judge.add_argument("--seed", type=int, help="of the episodes (default: 1000000)")
@@ -81,7 +77,7 @@ def _add_which(parser: Any) -> None:
     )
 
 
-def add_play(play: Any, helping: bool) -> None:
+def add_play(play: Any) -> None:
     play.add_argument("run", metavar="RUN", help="a run's name or path")
     play.add_argument("--out", type=Path, default=Path("play.mp4"), help=".mp4 or .gif (default: play.mp4)")
     play.add_argument("--episodes", type=int, default=1, help="how many, one after the other (default: 1)")
@@ -90,7 +86,7 @@ def add_play(play: Any, helping: bool) -> None:
     add_debug(play)
 
 
-def add_worker(worker: Any, helping: bool) -> None:
+def add_worker(worker: Any) -> None:
     worker.description = (
         "A daemon that knows nothing but the broker. It waits for runs, plays for all of them, and waits "
         "again. Start it before or after `manyhands train --channel URL`, on any machine; Ctrl-C ends it."
@@ -117,7 +113,7 @@ def add_worker(worker: Any, helping: bool) -> None:
     add_debug(worker)
 
 
-def add_broker(broker: Any, helping: bool) -> None:
+def add_broker(broker: Any) -> None:
     broker.description = (
         "Runs RabbitMQ until Ctrl-C and prints its address, with a password of its own. On loopback unless "
         "--listen says otherwise; a temporary directory unless --dir keeps it."
@@ -131,37 +127,37 @@ def add_broker(broker: Any, helping: bool) -> None:
     add_debug(broker)
 
 
-def add_runs(runs: Any, helping: bool) -> None:
+def add_runs(runs: Any) -> None:
     add_debug(runs)
 
 
-def add_show(show: Any, helping: bool) -> None:
+def add_show(show: Any) -> None:
     show.add_argument("run", metavar="RUN", help="a run's name or path")
     show.add_argument("--out", type=Path, help="where to write the learning curve (default: RUN/plots/)")
     add_debug(show)
 
 
-def add_events(events: Any, helping: bool) -> None:
+def add_events(events: Any) -> None:
     events.add_argument("run", metavar="RUN", help="a run's name or path")
     events.add_argument("--follow", action="store_true", help="go on with what happens now")
     events.add_argument("--json", action="store_true", help="one JSON object a line")
     add_debug(events)
 
 
-def add_rm(rm: Any, helping: bool) -> None:
+def add_rm(rm: Any) -> None:
     rm.description = "Remove runs from the disk, for good. Runs in use and directories that are no runs stay."
     rm.add_argument("run", metavar="RUN", nargs="+", help="a run's name or path")
     rm.add_argument("--yes", action="store_true", help="do not ask")
     add_debug(rm)
 
 
-def add_show_settings(settings: Any, helping: bool) -> None:
+def add_show_settings(settings: Any) -> None:
     settings.description = (
         "Every setting of a run, its value here, where that comes from, and what it means; without ENV the "
         "algorithm's general settings. Nothing is started."
     )
     settings.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
-    add_algo(settings, helping)
+    add_algo(settings)
     settings.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file")
     add_settings(settings)
     add_recipes(settings)
@@ -169,7 +165,7 @@ def add_show_settings(settings: Any, helping: bool) -> None:
     add_debug(settings)
 
 
-def add_print_recipe(recipe: Any, helping: bool) -> None:
+def add_print_recipe(recipe: Any) -> None:
     recipe.description = (
         "Print the tuned settings for an environment as YAML: save them, change them, and train with "
         "--config FILE. Recipes of your own lie in a directory, one file for each environment: "
@@ -177,11 +173,11 @@ def add_print_recipe(recipe: Any, helping: bool) -> None:
         "under its name."
     )
     recipe.add_argument("env", metavar="ENV", help="a Gymnasium id, or module:callable")
-    add_algo(recipe, helping)
+    add_algo(recipe)
     add_recipes(recipe)
     add_debug(recipe)
 
 
-def add_sweep(sweep: Any, helping: bool) -> None:
+def add_sweep(sweep: Any) -> None:
     sweep.add_argument("sweep", metavar="NAME", choices=("averaging",), help="averaging: alpha times beta")
     sweep.add_argument("rest", nargs="...", metavar="...", help="its options; --help lists them")

@@ -67,17 +67,18 @@ def parser(command: str = "", helping: bool = False) -> argparse.ArgumentParser:
     for name, text in COMMANDS.items():
         one = commands.add_parser(name, help=text)
         if name == command:
-            _add_options(one, name, helping)
+            one.helping = helping
+            _add_options(one, name)
     return top
 
 
-def _add_options(one: Any, command: str, helping: bool) -> None:
+def _add_options(one: Any, command: str) -> None:
     from manyhands.cli import command_options
 
     if command in ("parent", "child"):
         from manyhands.cli import averaging_options
 
-        (averaging_options.add_parent if command == "parent" else averaging_options.add_child)(one, helping)
+        (averaging_options.add_parent if command == "parent" else averaging_options.add_child)(one)
         return
     adds = {
         "train": command_options.add_train,
@@ -94,7 +95,7 @@ def _add_options(one: Any, command: str, helping: bool) -> None:
         "sweep": command_options.add_sweep,
     }
     if command in adds:
-        adds[command](one, helping)
+        adds[command](one)
 
 
 def main(arguments: list[str] | None = None) -> None:

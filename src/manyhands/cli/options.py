@@ -1,16 +1,19 @@
 """Options that several commands share, spelled once. Cheap to import, because `--help` needs all of them."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from manyhands.config import algorithms
 from manyhands.core.errors import UsageError
 from manyhands.envs.importing import check_pattern
 
 
 class Parser(argparse.ArgumentParser):
     """Reports a wrong call in one line, with the help that would have avoided it."""
+
+    helping = False
+    """Whether its help is asked for: only then are texts looked up in settings and packages, slowly."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see `{self.prog} --help`)")
@@ -46,24 +49,31 @@ def add_recipes(parser: Any) -> None:
     )
 
 
-def add_algo(parser: Any, helping: bool) -> None:
-    names = algorithms.names() if helping else algorithms.BUILT_IN  # looking for packages takes its time
+def add_algo(parser: Any) -> None:
+    from manyhands.config import algorithms
+
+    names = algorithms.names() if parser.helping else algorithms.BUILT_IN
     text = f"{', '.join(names)}, or module:Class of your own (default: the recipe's)"
     parser.add_argument("--algo", help=text)
 
 
 def add_setting(parser: Any, option: str, **more: Any) -> None:
     """An option for the setting of a run that is called like it."""
-    from manyhands.config.settings import RunConfig
+    text = None
+    if parser.helping:
+        from manyhands.config.settings import RunConfig
 
-    add_field(parser, option, RunConfig, ", or the recipe's", **more)
+        text = field_help(option, RunConfig, ", or the recipe's", more)
+    parser.add_argument(option, help=text, **more)
 
 
-def add_field(parser: Any, option: str, cls: type[Any], otherwise: str = "", **more: Any) -> None:
-    """An option for a field of a dataclass: its help is the field's own sentence, choices and default.
+def add_field(parser: Any, option: str, cls: type[Any], **more: Any) -> None:
+    """An option for a field of a dataclass."""
+    parser.add_argument(option, help=field_help(option, cls, "", more) if parser.helping else None, **more)
 
-    `otherwise` is what else may decide.
-    """
+
+def field_help(option: str, cls: type[Any], otherwise: str, more: Mapping[str, Any]) -> str:
+    """The field's own sentence, choices and default; `otherwise` is what else may decide."""
     from manyhands.config.sentences import settings_in
 
     name = more.get("dest") or option.removeprefix("--").replace("-", "_")
@@ -72,9 +82,9 @@ def add_field(parser: Any, option: str, cls: type[Any], otherwise: str = "", **m
     text = f"{text[0].lower()}{text[1:]}"
     if more.get("action") != "store_true":
         choices = f"{setting.kind}; " if setting.choices else ""
-        default = setting.default if isinstance(setting.default, str) else f"{setting.default:,}"
+        default = f"{setting.default:,}" if isinstance(setting.default, int) else f"{setting.default}"
         text += f" ({choices}default: {default}{otherwise})"
-    parser.add_argument(option, help=text.replace("%", "%%"), **more)
+    return text.replace("%", "%%")
 
 
 def add_told(parser: Any) -> None:

@@ -5,11 +5,13 @@ Looked up only for a name that is none of manyhands' own: a look takes longer th
 
 from collections.abc import Collection
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from manyhands.core.errors import UsageError
 from manyhands.core.texts import one_line
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ALGORITHMS = "manyhands.algorithms"
 """Entry points whose name is an algorithm's, for `--algo`, and whose value is its class."""
@@ -20,15 +22,17 @@ RECIPES = "manyhands.recipes"
 
 
 @cache
-def offered(group: str) -> dict[str, tuple[EntryPoint, ...]]:
+def offered(group: str) -> "dict[str, tuple[EntryPoint, ...]]":
     """What installed packages offer in `group`, by name."""
+    from importlib.metadata import entry_points
+
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for point in entry_points(group=group):
         found[point.name] = (*found.get(point.name, ()), point)
     return found
 
 
-def find(group: str, name: str, what: str) -> EntryPoint | None:
+def find(group: str, name: str, what: str) -> "EntryPoint | None":
     """The one that is called `name`; `what` it is, for the message when two packages offer it."""
     points = offered(group).get(name, ())
     if len({point.value for point in points}) > 1:
@@ -45,7 +49,7 @@ def refuse_clash(group: str, name: str, own: Collection[str], what: str) -> None
         )
 
 
-def load(point: EntryPoint, what: str) -> Any:
+def load(point: "EntryPoint", what: str) -> Any:
     """The object behind an entry point."""
     try:
         return point.load()
@@ -56,6 +60,6 @@ def load(point: EntryPoint, what: str) -> Any:
         ) from error
 
 
-def _packages(points: tuple[EntryPoint, ...]) -> str:
+def _packages(points: "tuple[EntryPoint, ...]") -> str:
     names = sorted({point.dist.name if point.dist is not None else point.module for point in points})
     return " and ".join(f"the package {name}" for name in names)
