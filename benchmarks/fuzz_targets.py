@@ -458,8 +458,9 @@ class ExecutorSide:
     def run(self, frames: Sequence[Frame]) -> None:
         config = self.plan.config
         channel = amqp.AmqpChannel(self.plan.task, address(), RUN, config)
-        channel.executor, channel.offer = "fuzz", wire.encode(wire.Message("offer"))
-        channel.keys[PEER] = KEY
+        channel.executor = channel.tally.executor = "fuzz"
+        channel.hearing.offer = wire.encode(wire.Message("offer"))
+        channel.hearing.keys[PEER] = KEY
         learner: Any = Counting(self.weights)
         executor = Executor(
             config,
@@ -483,11 +484,11 @@ class ExecutorSide:
     def _hear(self, channel: amqp.AmqpChannel, executor: Executor, each: Frame) -> None:
         message: Any = delivered(each)
         if is_data(each):
-            channel._hear_data(message, 1)
+            channel.hearing.hear_data(message, 1)
         else:
-            channel._hear_meta(message)
-        while not channel.arrivals.empty():
-            channel._handle(channel.arrivals.get())
+            channel.hearing.hear_meta(message)
+        while not channel.hearing.arrivals.empty():
+            channel._handle(channel.hearing.arrivals.get())
         channel.probed = 0.0
         channel._look_after_players()
         while channel.events:

@@ -234,9 +234,9 @@ def test_foreign_messages_on_every_queue_are_counted_and_stop_nothing(channel: A
         publish("", names.data_queue, stray, identity="another-executor-1")
         channel.order(Order(0, 1, 0))
         channel.ack(next_trajectory(channel))
-        wait_for(lambda: drained(channel) and channel.counts.dropped == 1)
-    assert channel.counts.foreign >= 10
-    assert channel.counts.accepted == channel.counts.acknowledged == 2
+        wait_for(lambda: drained(channel) and channel.tally.counts.dropped == 1)
+    assert channel.tally.counts.foreign >= 10
+    assert channel.tally.counts.accepted == channel.tally.counts.acknowledged == 2
 
 
 def drained(channel: AmqpChannel) -> bool:
@@ -263,7 +263,7 @@ def test_what_a_new_connection_brings_again_is_not_learned_twice(channel: AmqpCh
             assert not isinstance(channel.receive(0.2), Trajectory)
         channel.ack(first)
         wait_for(lambda: drained(channel) and channel.link.depth(channel.names.data_queue).result(5) == 0)
-    assert channel.counts.accepted == 1
+    assert channel.tally.counts.accepted == 1
 
 
 def next_lost(channel: AmqpChannel) -> WorkerLost:

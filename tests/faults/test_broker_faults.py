@@ -74,7 +74,7 @@ class Watcher(View):
         self.lines.append(text)
 
     def progress(self, row: Any, executor: Any) -> None:
-        self.counts = executor.channel.counts
+        self.counts = executor.channel.tally.counts
         if executor.counts.steps >= self.after and not self.acted:
             self.acted = True
             self.act()

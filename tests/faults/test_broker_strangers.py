@@ -23,6 +23,7 @@ from brokers import Workers, broker, wait_for
 
 from manyhands.channels.amqp.connection import Address
 from manyhands.channels.amqp.executor import AmqpChannel
+from manyhands.channels.amqp.hearing import Hearing
 from manyhands.channels.amqp.messages import (
     TO_EXECUTORS,
     TO_WORKERS,
@@ -167,23 +168,23 @@ def test_what_vanishes_at_the_broker_is_asked_for_again_and_changes_no_bit(
 ) -> None:
     """As by an operator's purge: the first few messages of a kind are never heard."""
     vanished: list[str] = []
-    hear_data, hear_letter = AmqpChannel._hear_data, AmqpChannel._hear_letter
+    hear_data, hear_letter = Hearing.hear_data, Hearing.hear_letter
 
-    def data(self: AmqpChannel, message: Any, generation: int) -> None:
+    def data(self: Hearing, message: Any, generation: int) -> None:
         if what == "trajectory" and len(vanished) < 2:
             vanished.append(what)
             self.link.acknowledge(message, generation)
         else:
             hear_data(self, message, generation)
 
-    def letter(self: AmqpChannel, heard: wire.Message, identity: str | None) -> None:
+    def letter(self: Hearing, heard: wire.Message, identity: str | None) -> None:
         if heard.kind == what and len(vanished) < 2:
             vanished.append(what)
         else:
             hear_letter(self, heard, identity)
 
-    monkeypatch.setattr(AmqpChannel, "_hear_data", data)
-    monkeypatch.setattr(AmqpChannel, "_hear_letter", letter)
+    monkeypatch.setattr(Hearing, "hear_data", data)
+    monkeypatch.setattr(Hearing, "hear_letter", letter)
     view = Listener()
     with Workers(broker().url, 1):
         late: list[Workers] = []
@@ -264,8 +265,8 @@ def test_the_end_of_a_run_is_taken_from_its_executors_alone(channel: AmqpChannel
     publish("", channel.names.meta_queue, Ended("I say so", "no key").to_message("over"))
     publish("", channel.names.meta_queue, wire.Message("over", "", {"reason": "I say so"}))
     assert not any(isinstance(event, RunEnded) for event in events_of(channel))
-    assert channel.counts.foreign == 2
-    channel.keys["manyhands.executor.joined"] = "known"
+    assert channel.tally.counts.foreign == 2
+    channel.hearing.keys["manyhands.executor.joined"] = "known"
     publish("", channel.names.meta_queue, Ended("solved", "known").to_message("over"))
     assert any(isinstance(event, RunEnded) for event in events_of(channel))
 
@@ -302,8 +303,8 @@ def test_a_message_that_makes_no_sense_is_counted_like_any_other(
 ) -> None:
     packed = {n: v for n, v in message.meta.items() if not (isinstance(v, int) and abs(v) >= 2**64)}
     publish("", channel.names.meta_queue, replace(message, meta=packed))
-    wait_for(lambda: bool(events_of(channel, 0.3)) or channel.counts.foreign > 0, 10)
-    assert channel.counts.foreign == 1
+    wait_for(lambda: bool(events_of(channel, 0.3)) or channel.tally.counts.foreign > 0, 10)
+    assert channel.tally.counts.foreign == 1
     assert not caplog.records
 
 
@@ -343,11 +344,11 @@ def test_a_bit_that_flips_in_weights_is_noticed_and_the_weights_are_sent_again(c
     with Workers(broker().url, 1):
         wait_for(lambda: channel.receive(0.1) is None and bool(channel.players.known))
         player = next(iter(channel.players.known))
-        good = channel.published.find(0)
+        good = channel.hearing.published.find(0)
         weights = wire.decode_weights(good, channel.task.spec)
         damaged = bytearray(wire.encode_weights(replace(weights, version=1)))
         damaged[len(damaged) // 2] ^= 1
-        channel.published.add(1, wire.encode_weights(replace(weights, version=1)))
+        channel.hearing.published.add(1, wire.encode_weights(replace(weights, version=1)))
         channel.link.send("", player, bytes(damaged), headers={"run": channel.names.run})
         channel.order(Order(0, 0, 1))
         texts: list[str] = []

@@ -59,7 +59,7 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> AmqpChannel:
     monkeypatch.setattr(amqp, "Link", Nowhere)
     config = Config.from_plain(SMALL)
     opened = AmqpChannel(plan(config).task, None, "run", config)  # type: ignore[arg-type]
-    opened.executor = "own"
+    opened.executor = opened.tally.executor = "own"
     return opened
 
 
@@ -96,7 +96,7 @@ def answer(task: Task) -> Trajectory:
 def arrives(channel: AmqpChannel, identity: str, process: str = FIRST) -> None:
     """An answer to the order `identity`, in the data_queue."""
     message = SimpleNamespace(message_id=identity, headers={"player": f"{process}.1"})
-    channel.published.add(0, b"")
+    channel.hearing.published.add(0, b"")
     channel._handle(("data", answer(channel.task), message, 1))
 
 
@@ -149,7 +149,7 @@ def look(channel: AmqpChannel) -> None:
 
 def test_what_another_executor_holds_is_not_lost(channel: AmqpChannel) -> None:
     """A learner that takes longer than a few seconds is enough."""
-    channel.keys["manyhands.executor.e"] = "key"
+    channel.hearing.keys["manyhands.executor.e"] = "key"
     channel._handle(("join", report(FIRST), 0.0))
     channel.order(Order(0, 0, 0))
     for _ in range(5):
@@ -160,7 +160,7 @@ def test_what_another_executor_holds_is_not_lost(channel: AmqpChannel) -> None:
     settles(channel, "own-1")
     (taken,) = events(channel)
     assert isinstance(taken, LearnedElsewhere)
-    assert channel.counts.shared == 1
+    assert channel.tally.counts.shared == 1
 
 
 def test_what_strangers_say_they_hold_counts_for_nothing(channel: AmqpChannel) -> None:
@@ -176,7 +176,7 @@ def test_what_strangers_say_they_hold_counts_for_nothing(channel: AmqpChannel) -
 
 def test_what_another_executor_learned_from_late_counts_as_shared_once(channel: AmqpChannel) -> None:
     """Its order was thought lost meanwhile; the sums had missed one."""
-    channel.keys["manyhands.executor.e"] = "key"
+    channel.hearing.keys["manyhands.executor.e"] = "key"
     channel._handle(("join", report(FIRST), 0.0))
     channel.order(Order(0, 0, 0))
     reports(channel, 9)
@@ -186,7 +186,7 @@ def test_what_another_executor_learned_from_late_counts_as_shared_once(channel: 
     for _ in range(2):
         settles(channel, "own-1")
     assert not events(channel)
-    assert channel.counts.shared == 1
+    assert channel.tally.counts.shared == 1
     assert balanced(channel)  # though the player was lost before it could report what it had sent
 
 

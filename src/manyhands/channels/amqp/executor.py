@@ -7,56 +7,47 @@ what comes twice, too late, or from another run is counted and dropped.
 """
 
 import math
-import secrets
 import sys
 import time
 import uuid
 from collections import deque
-from dataclasses import asdict, dataclass, replace
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any
 
-import yaml
 from aio_pika import ExchangeType, Message
 from aio_pika.abc import AbstractIncomingMessage
 
 from manyhands.channels.amqp.assignments import Player, Players
 from manyhands.channels.amqp.blame import Blame, LateDeath, given_to
 from manyhands.channels.amqp.connection import Address, Link
+from manyhands.channels.amqp.hearing import LABEL, Hearing, label
 from manyhands.channels.amqp.messages import (
-    LONGEST_NAME,
-    PLAYER,
     TO_EXECUTORS,
     TO_WORKERS,
-    Ask,
     Ended,
     Finish,
     Gone,
-    Held,
     Limits,
     Names,
     Offer,
     Rejoin,
     Release,
-    Released,
     Report,
     Settled,
     Unplayed,
-    Wanted,
-    Words,
     of_our_age,
 )
+from manyhands.channels.amqp.tally import MOST_PLAYERS, Tally
 from manyhands.channels.amqp.throttle import Throttle
 from manyhands.channels.base import WorkerStatus
-from manyhands.channels.versions import Versions
 from manyhands.config.settings import Config
 from manyhands.core import wire
-from manyhands.core.errors import EnvError, WireError
-from manyhands.core.events import CrashSite, Event, Fault, LearnedElsewhere, Notice, RunEnded, WorkerLost
+from manyhands.core.errors import EnvError
+from manyhands.core.events import CrashSite, Event, LearnedElsewhere, Notice, RunEnded, WorkerLost
 from manyhands.core.heartbeat import run_mark
 from manyhands.core.lanes import ShardState
-from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
-from manyhands.core.texts import lines, one_line
+from manyhands.core.orders import EvalOrder, Order, Task
+from manyhands.core.texts import one_line
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 
@@ -80,37 +71,13 @@ FAREWELL = 2.0
 META_LIMIT = 10_000
 """Messages in a meta_queue; the oldest go first, which are the ones that no longer matter."""
 
-LABEL = 100
-"""Characters of a worker's name that are shown."""
 RECENT = 10_000
-MOST_PLAYERS = 100_000
-MOST_EXECUTORS = 64
-NOTICE_WINDOW, MOST_NOTICES = 10.0, 100
-"""Seconds, and how many notices of players are shown in them."""
 FOREIGN_INTERVAL = 2.0
 """Seconds between two lines about messages that cannot be recognised."""
 REJOIN_INTERVAL = 5.0
 """Seconds between two requests to join again, to one player."""
 EXPIRY = 7 * 24 * 3600 * 1000
 """Milliseconds after which the broker removes the queues of a run that was killed and never resumed."""
-
-
-@dataclass
-class Counts:
-    """Trajectories. sent by all + earlier = received + unread + shared, and received = accepted + dropped."""
-
-    received: int = 0
-    accepted: int = 0
-    acknowledged: int = 0
-    dropped: int = 0  # answers to orders that are not open: twice, too late, of another executor
-    earlier: int = 0  # of the dropped and the unread: ordered before this executor was started
-    foreign: int = 0  # messages that could not be recognised
-    shared: int = 0  # learned by another executor
-    unread: int = 0  # still in the queue when the run ended
-
-
-def label(inbox: str) -> str:
-    return one_line(inbox.removeprefix(PLAYER).rpartition(".")[0] or inbox, LABEL)
 
 
 class AmqpChannel:
@@ -120,36 +87,29 @@ class AmqpChannel:
         shards = config.collect.shards
         self.task, self.shards, self.names = task, shards, Names(run)
         self.executor = uuid.uuid4().hex[:8]
-        self.players, self.blame = Players(), Blame()
+        self.players, self.blame, self.tally = Players(), Blame(), Tally(self.executor)
+        # Others may join an async run.
+        self.hearing = Hearing(task, self.names, config.to_plain(), config.run.mode == "async")
         self.accepted: dict[
             str, tuple[AbstractIncomingMessage, int]
         ] = {}  # by order id, not acknowledged yet
         self.order_of: dict[tuple[int, int], str] = {}  # (shard, sequence): id of the accepted answer
-        self.published: Versions[bytes] = Versions()  # which a player gets when it joins
         self.newest = 0
-        self.arrivals: SimpleQueue[Any] = SimpleQueue()
         self.events: deque[Event | LateDeath] = deque()
-        self.protocols: dict[str, Report] = {}
-        self.from_player: dict[str, int] = {}  # trajectories that came from each, over all connections
         self.acknowledged: deque[str] = deque(maxlen=RECENT)  # orders whose trajectory was acknowledged
-        self.keys: dict[str, str] = {}  # inbox of an executor that joined: what it has to know
         self.asked_to_rejoin: dict[str, float] = {}
         self.mark = run_mark(run)
-        self.shared = config.run.mode == "async"  # other executors may join
-        self.notices = Throttle(NOTICE_WINDOW, MOST_NOTICES)
         self.unrecognised = Throttle(FOREIGN_INTERVAL)
-        self.counts = Counts()
         self.given = 0
         self.queue_depth = 0
         self.probed = self.reminded = time.monotonic()
         self.starved = 0.0  # seconds of waiting since data arrived
         self.patience: dict[str, float] = {}  # inbox of a player that was silent: for how long it may be
         self.finished = False
-        self.settings = config.to_plain()
         self.limits = Limits(config.run.hang_timeout, config.run.worker_memory)
-        self.offer = b""
         self.started = False
-        self.link = Link(address, self._declare, 2 * shards, self._missing, self._changed)
+        self.link = Link(address, self._declare, 2 * shards, self.hearing.note_missing, self._changed)
+        self.hearing.link = self.link
         self.link.start(patient=True)
         self.started = True
 
@@ -170,10 +130,10 @@ class AmqpChannel:
         generation = link.generation
 
         async def on_data(message: AbstractIncomingMessage) -> None:
-            self._hear_data(message, generation)
+            self.hearing.hear_data(message, generation)
 
         async def on_meta(message: AbstractIncomingMessage) -> None:
-            self._hear_meta(message)
+            self.hearing.hear_meta(message)
 
         await meta_queue.consume(on_meta, no_ack=True)
         await data_queue.consume(on_data)
@@ -181,103 +141,17 @@ class AmqpChannel:
         # Players join once for every epoch: again after the executor, or its connection, was a new one.
         epoch = f"{self.executor}.{generation}"
         offer = Offer(names.run, epoch, self.limits, dict(task.meta))
-        self.offer = wire.encode(offer.to_message("offer"))
-        await meta_exchange.publish(Message(self.offer), "", mandatory=False)
-
-    # What follows runs in the link's thread. It decodes, answers strangers, and leaves the rest to `receive`.
-
-    def _hear_data(self, message: AbstractIncomingMessage, generation: int) -> None:
-        try:
-            trajectory = wire.decode_trajectory(message.body, self.task.layout, self.task.spec.schema)
-        except WireError as error:
-            self.link.acknowledge(message, generation)
-            self.arrivals.put(("foreign", "data_queue", str(error)))
-            return
-        self.arrivals.put(("data", trajectory, message, generation))
-
-    def _hear_meta(self, message: AbstractIncomingMessage) -> None:
-        try:
-            self._hear_letter(wire.decode(message.body), message.message_id)
-        except WireError as error:
-            self.arrivals.put(("foreign", "meta_queue", str(error)))
-
-    def _hear_letter(self, heard: wire.Message, identity: str | None) -> None:
-        match heard.kind:
-            case "hello":
-                if not self.finished:
-                    self.link.send("", Report.from_message(heard).player, self.offer)
-            case "join" | "report" | "protocol":
-                self.arrivals.put((heard.kind, Report.from_message(heard), time.monotonic()))
-            case "eval_result":
-                self.arrivals.put(("eval_result", identity, EvalResult.from_message(heard)))
-            case "fault":
-                fault = Fault.from_message(heard)
-                shown = replace(fault, worker=one_line(fault.worker, LABEL), text=lines(fault.text))
-                self.arrivals.put(("event", shown))
-            case "notice" | "refuse":
-                words = Words.from_message(heard)
-                if self.notices.lets_through():
-                    self.arrivals.put(("event", Notice(label(words.player), one_line(words.text))))
-            case "failed" | "breach":
-                words = Words.from_message(heard)
-                self.arrivals.put((heard.kind, words.player, one_line(words.text)))
-            case "unplayed":
-                self.arrivals.put(("unplayed", Unplayed.from_message(heard)))
-            case "wanted":
-                self._send_weights(Wanted.from_message(heard).player)
-            case "settled":
-                self._hear_settled(heard)
-            case "held":
-                self.arrivals.put(("held", Held.from_message(heard)))
-            case "over":
-                self.arrivals.put(("over", Ended.from_message(heard)))
-            case "ask":
-                self._answer(Ask.from_message(heard).inbox)
-            case "released":
-                released = Released.from_message(heard)
-                self.arrivals.put(("released", released.player, released.shard))
-            case "gone":
-                self.arrivals.put(("gone", Gone.from_message(heard)))
-            case kind:
-                raise WireError(f"a message of kind {kind!r:.60}")
-
-    def _hear_settled(self, heard: wire.Message) -> None:
-        """What an executor that joined has learned from, and where the shard stands."""
-        facts = {name: fact for name, fact in heard.meta.items() if name != "shards"}
-        settled = Settled.from_message(wire.Message(heard.kind, "", facts))
-        states = list(wire.unpack_states(heard.meta, heard.arrays).values())
-        if len(states) != 1 or not states[0].fits(self.task.layout):
-            raise WireError(f"{len(states)} shards, or of another layout, where one was learned from")
-        self.arrivals.put(("settled", settled, states[0]))
-
-    def _answer(self, inbox: str) -> None:
-        """Another executor wants to join: here are the run's settings, and the key that it needs.
-
-        One that cannot be joined has no keys; the settings say why.
-        """
-        if len(self.keys) >= MOST_EXECUTORS and inbox not in self.keys:
-            return
-        key = self.keys.setdefault(inbox, secrets.token_hex(16)) if self.shared else ""
-        meta = {"run": self.names.run, "config": yaml.safe_dump(self.settings), "key": key}
-        self.link.send("", inbox, wire.encode(wire.Message("settings", "", meta)))
-
-    def _send_weights(self, player: str) -> None:
-        for body in self.published.in_order():
-            self.link.send("", player, body, headers={"run": self.names.run})
-
-    def _missing(self, queue: str) -> None:
-        self.arrivals.put(("missed", queue))
+        self.hearing.offer = wire.encode(offer.to_message("offer"))
+        await meta_exchange.publish(Message(self.hearing.offer), "", mandatory=False)
 
     def _changed(self, text: str) -> None:
         if not self.started:  # nobody looks at events yet
             print(f"manyhands: {one_line(text)}", file=sys.stderr, flush=True)
-        self.arrivals.put(("event", Notice("broker", one_line(text))))
-
-    # The rest runs in the executor's thread.
+        self.hearing.arrivals.put(("event", Notice("broker", one_line(text))))
 
     def publish(self, weights: Weights) -> None:
         body, self.newest = wire.encode_weights(weights), weights.version
-        self.published.add(weights.version, body)
+        self.hearing.published.add(weights.version, body)
         self.link.send(self.names.model_exchange, "", body, headers={"run": self.names.run})
 
     def order(self, order: Order | EvalOrder) -> None:
@@ -298,7 +172,7 @@ class AmqpChannel:
             self._look_after_players()
             began = time.monotonic()
             try:
-                arrival = self.arrivals.get(timeout=max(0.0, min(deadline - began, POLL)))
+                arrival = self.hearing.arrivals.get(timeout=max(0.0, min(deadline - began, POLL)))
             except Empty:
                 arrival = None
             # No more than was meant to be waited: this process may have been stopped meanwhile.
@@ -362,12 +236,12 @@ class AmqpChannel:
             case ("report", report, received):
                 self._note_report(report, received)
             case ("protocol", report, _):
-                self._keep_protocol(report)
+                self.tally.keep_protocol(report)
                 self._lose(report.player, "it left", None, fault=False)
             case ("settled", settled, state):
                 self._settle(settled, state)
             case ("held", held):
-                if held.key in self.keys.values():
+                if held.key in self.hearing.keys.values():
                     self.players.note_held(held.orders)
             case ("over", ended):
                 self._end(ended)
@@ -400,7 +274,7 @@ class AmqpChannel:
 
     def _note_foreign(self, queue: str, text: str) -> None:
         """Counted always, told at most every few seconds: whoever sends rubbish must not fill a screen."""
-        self.counts.foreign += 1
+        self.tally.counts.foreign += 1
         if self.unrecognised.lets_through():
             total = self.unrecognised.so_far()
             self.events.append(
@@ -411,7 +285,7 @@ class AmqpChannel:
         known = self.players.known.get(report.player)
         if known is not None:
             known.update(report, received)
-            self._keep_protocol(report)
+            self.tally.keep_protocol(report)
         elif not self.finished:
             self._ask_to_rejoin(report.player)
 
@@ -426,20 +300,24 @@ class AmqpChannel:
             self.link.send("", player, wire.encode(Rejoin(self.names.run).to_message("rejoin")))
 
     def _settle(self, settled: Settled, state: ShardState) -> None:
-        if settled.key not in self.keys.values():
+        if settled.key not in self.hearing.keys.values():
             self._note_foreign("meta_queue", "news from an executor that has not joined this run")
             return
         identity = settled.order
-        if self._is_own(identity) and identity not in self.accepted and identity not in self.acknowledged:
+        if (
+            self.tally.is_own(identity)
+            and identity not in self.accepted
+            and identity not in self.acknowledged
+        ):
             self.acknowledged.append(identity)  # what is told twice counts once
-            self.counts.shared += 1
-            self._note_maker(identity, settled.maker)
+            self.tally.counts.shared += 1
+            self.tally.note_maker(identity, settled.maker)
         order = self._close(identity)
         if isinstance(order, Order):  # else it was thought lost meanwhile, and is played again
             self.events.append(LearnedElsewhere(order, settled.agent, state))
 
     def _end(self, ended: Ended) -> None:
-        if ended.key in self.keys.values():
+        if ended.key in self.hearing.keys.values():
             self.events.append(RunEnded(one_line(ended.reason)))
         else:
             self._note_foreign("meta_queue", "the end of this run from somebody who is no executor of it")
@@ -472,43 +350,30 @@ class AmqpChannel:
         if identity in self.acknowledged:  # brought again because the broker did not hear of it
             self.link.acknowledge(message, generation)
             return
-        self.counts.received += 1
-        self._note_maker(identity, str(message.headers.get("player", "")))
+        self.tally.counts.received += 1
+        self.tally.note_maker(identity, str(message.headers.get("player", "")))
         order = self._close(identity)
         matches = isinstance(order, Order) and (order.shard, order.sequence) == (
             trajectory.shard,
             trajectory.sequence,
         )
         if not matches:
-            self.counts.dropped += 1
-            self.counts.earlier += not self._is_own(identity)
+            self.tally.counts.dropped += 1
+            self.tally.counts.earlier += not self.tally.is_own(identity)
             self.link.acknowledge(message, generation)
             return
-        self.counts.accepted += 1
+        self.tally.counts.accepted += 1
         self.accepted[identity] = message, generation
         self.order_of[trajectory.shard, trajectory.sequence] = identity
         agent = str(message.headers.get("agent", ""))
         self.events.append(of_our_age(trajectory, agent, "", self.newest))
 
-    def _is_own(self, identity: str) -> bool:
-        """Whether this executor gave the order, and not one that was killed before it."""
-        return identity.startswith(f"{self.executor}-")
-
-    def _note_maker(self, identity: str, player: str) -> None:
-        """Counts an answer for the player that sent it, if that was asked for since this executor started."""
-        if self._is_own(identity) and (player in self.from_player or len(self.from_player) < MOST_PLAYERS):
-            self.from_player[player] = self.from_player.get(player, 0) + 1
-
     def ack(self, trajectory: Trajectory) -> None:
         identity = self.order_of.pop((trajectory.shard, trajectory.sequence))
         self.acknowledged.append(identity)
         message, generation = self.accepted.pop(identity)
-        self.counts.acknowledged += 1
+        self.tally.counts.acknowledged += 1
         self.link.acknowledge(message, generation)
-
-    def _keep_protocol(self, report: Report) -> None:
-        if report.player in self.protocols or len(self.protocols) < MOST_PLAYERS:
-            self.protocols[report.player] = report
 
     def _join(self, report: Report) -> None:
         if report.player in self.players.known:  # it may have died of what it had, and not said so yet
@@ -517,8 +382,8 @@ class AmqpChannel:
         if len(self.players.known) >= MOST_PLAYERS:
             return
         waiting = self.players.join(report)
-        self._keep_protocol(report)
-        self._send_weights(report.player)
+        self.tally.keep_protocol(report)
+        self.hearing.send_weights(report.player)
         for order in waiting:
             self.order(order)
         self._balance()
@@ -615,29 +480,23 @@ class AmqpChannel:
         return self.queue_depth
 
     def worker_stats(self) -> dict[str, Any]:
-        # What came from a player that was killed is more than it had told by then.
-        sent = {name: max(r.sent, self.from_player.get(name, 0)) for name, r in self.protocols.items()}
-        players = {
-            one_line(name.removeprefix(PLAYER), LONGEST_NAME): {**report.to_plain(), "sent": sent[name]}
-            for name, report in self.protocols.items()
-        }
-        return {"trajectories": {"sent": sum(sent.values()), **asdict(self.counts)}, "players": players}
+        return self.tally.to_plain()
 
     def finish(self, reason: str) -> None:
         if self.finished:
             return
-        self.finished = True
+        self.finished = self.hearing.closed = True
         names = self.names
         over = wire.encode(Finish(names.run, reason).to_message("finish"))
         self.link.send(names.model_exchange, "", over, headers={"run": names.run})
         deadline = time.monotonic() + FAREWELL
         while self.players.known and self.link.up.is_set() and (left := deadline - time.monotonic()) > 0:
             try:
-                self._handle(self.arrivals.get(timeout=left))
+                self._handle(self.hearing.arrivals.get(timeout=left))
             except Empty:
                 break
-        while not self.arrivals.empty():
-            self._handle(self.arrivals.get())
+        while not self.hearing.arrivals.empty():
+            self._handle(self.hearing.arrivals.get())
         self.link.run(self._remove(), FAREWELL)
         self.link.close()
 
@@ -646,9 +505,9 @@ class AmqpChannel:
         data_queue = await channel.get_queue(names.data_queue, ensure=False)
         while (message := await data_queue.get(no_ack=True, fail=False)) is not None:
             identity = message.message_id or ""
-            self.counts.unread += 1
-            self.counts.earlier += not self._is_own(identity)
-            self._note_maker(identity, str(message.headers.get("player", "")))
+            self.tally.counts.unread += 1
+            self.tally.counts.earlier += not self.tally.is_own(identity)
+            self.tally.note_maker(identity, str(message.headers.get("player", "")))
         for queue in (names.data_queue, names.meta_queue):
             await channel.queue_delete(queue)
         for exchange in (names.meta_exchange, names.model_exchange):
