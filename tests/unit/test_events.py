@@ -73,6 +73,14 @@ def test_a_run_that_fails_says_why_at_its_end(tmp_path: Path) -> None:
     assert "max_faults" in end["error"]
 
 
+def test_what_its_caller_is_handling_is_no_failure_of_a_run(tmp_path: Path) -> None:
+    try:
+        raise ValueError("something else")
+    except ValueError:
+        run = short_run(tmp_path / "run", updates=1)
+    assert "error" not in run.events()[-1]
+
+
 def test_damaged_rows_are_left_out_and_told_of_and_half_a_row_spoils_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

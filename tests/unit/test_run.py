@@ -113,6 +113,8 @@ def test_a_run_on_a_callable_knows_its_environment(tmp_path: Path) -> None:
     assert run.evaluate(episodes=3).episodes == 3
     assert run.agent().act(np.eye(4, dtype=np.float32)[0]) in (0, 1)
     assert run.plot(tmp_path / "curve.png").stat().st_size > 1000
+    assert run.resume(steps=9 * BATCH, log="none").make_env is environment
+    assert manyhands.train(resume=run, steps=10 * BATCH, log="none").evaluate(episodes=3).episodes == 3
     with pytest.raises(UsageError, match=r"cannot import|not of the form"):
         Run(run.path).evaluate(episodes=3)
     assert manyhands.find(run.path, environment).evaluate(episodes=3) == run.evaluate(episodes=3)

@@ -59,6 +59,7 @@ def launch(
     called = find_callbacks(callbacks)
     run: dict[str, Any] = {"workers": workers, "mode": mode, "steps": steps, "until": until, "seed": seed}
     run |= {"minutes": minutes, "cpus_per_worker": cpus_per_worker}
+    make_env = None if isinstance(env, str) else env
     found = None
     if resume is not None:
         again = algo if algo not in algorithms.GIVEN else None  # which only this program has
@@ -72,6 +73,7 @@ def launch(
         own |= {"name": name, "dir": directory, "cpus-per-worker": cpus_per_worker, "set": settings or None}
         own |= {"recipes": recipes, "start-from": start_from}
         found = resumable(resume, own, executors)
+        make_env = make_env or found.make_env
         made = continue_config(found, steps, until, workers, minutes)
     else:
         run["mode"] = _async_mode(mode) if executors > 1 else mode
@@ -81,7 +83,7 @@ def launch(
         name,
         None if directory is None else Path(directory),
         resume=found,
-        callable_env=None if isinstance(env, str) else env,
+        callable_env=make_env,
         view=View(quiet),
         channel=channel,
         executors=executors,

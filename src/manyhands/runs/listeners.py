@@ -106,7 +106,8 @@ class Listeners:
         counts, own = self.executor.counts, self.callbacks.take()
         if own:
             self.log.write({"steps": counts.steps, "seconds": round(counts.seconds, 3), **own}, own)
-        error = self.callbacks.failure or sys.exception()
+        # Only where it fails: a run may well be started while its caller handles another exception.
+        error = self.callbacks.failure or (sys.exception() if status == "failed" else None)
         details = {} if error is None else {"error": repr(error)}
         if error is not None and not isinstance(error, RunError):
             details["traceback"] = trace(error)
