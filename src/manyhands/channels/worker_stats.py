@@ -25,6 +25,7 @@ class WorkerStats:
         self.by_name: dict[str, WorkerCounts] = {}
 
     def of(self, name: str) -> WorkerCounts:
+        """Return the counts of `name`, which begin at 0."""
         return self.by_name.setdefault(name, WorkerCounts())
 
     def add(self, name: str, trajectory: Trajectory) -> None:
@@ -37,6 +38,7 @@ class WorkerStats:
         counts.playing += trajectory.seconds
 
     def to_plain(self) -> dict[str, Any]:
+        """Return them as `workers.json` holds them; {} where nobody has played yet."""
         players = {name: asdict(counts) for name, counts in self.by_name.items()}
         for row in players.values():
             row["playing"] = round(row["playing"], 3)

@@ -125,6 +125,7 @@ class Callbacks:
 
 
 def trace(error: BaseException) -> str:
+    """Return the traceback of an error, as Python prints it."""
     return "".join(traceback.format_exception(error)).rstrip()
 
 

@@ -35,6 +35,7 @@ class EventLog:
             self.file.write(b"\n")  # a process was killed in the middle of a row
 
     def write(self, kind: str, **facts: Any) -> None:
+        """Append one event."""
         row = {"time": now(), "kind": kind, **{name: _bounded(value) for name, value in facts.items()}}
         try:
             if self.file.tell() > LARGEST_FILE:
@@ -53,6 +54,7 @@ class EventLog:
             self.write("checkpoint", which=which, **facts)
 
     def close(self) -> None:
+        """Close the file."""
         self.file.close()
 
 
@@ -81,10 +83,12 @@ def _short(value: Any) -> str:
 
 
 def is_event(row: Row) -> bool:
+    """Say whether a row has what every event has."""
     return isinstance(row.get("time"), str) and isinstance(row.get("kind"), str)
 
 
 def now() -> str:
+    """Return the time with its milliseconds and its zone, in ISO 8601."""
     return datetime.now().astimezone().isoformat(timespec="milliseconds")
 
 

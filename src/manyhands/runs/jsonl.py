@@ -52,6 +52,7 @@ class Tail:
         self.offset = self.inode = 0
 
     def read(self) -> list[Row]:
+        """Return the new rows that are sound; damaged ones are told of."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:

@@ -30,6 +30,7 @@ class Saves:
         self.learner, self.journal, self.listener = learner, journal, listener
 
     def last(self, executor: Executor) -> None:
+        """Write down all that a resume needs."""
         learned = executor.weights.version > 0
         piece = self.learner.replay_chunk() if learned else None
         if piece is not None:
@@ -53,6 +54,7 @@ class Saves:
         self.listener.saved(store.LAST)
 
     def best(self, weights: Weights) -> None:
+        """Write down the best tested agent."""
         self.run.save(store.BEST, Checkpoint(self.plan.spec, self.plan.spaces.action, weights))
         self.listener.saved(store.BEST)
 

@@ -21,6 +21,7 @@ def is_row(row: dict[str, Any]) -> bool:
 
 
 def is_status(status: dict[str, Any]) -> bool:
+    """Whether what is counted and measured in a state are numbers."""
     counted = all(is_number(status.get(name, 0)) for name in COUNTED)
     return counted and all(_is_mean(status.get(name)) for name in MEANS)
 

@@ -57,6 +57,7 @@ class Run:
 
     @property
     def name(self) -> str:
+        """The name of its directory."""
         return self.path.name
 
     @property
@@ -64,10 +65,11 @@ class Run:
         return self.path / "metrics.jsonl"
 
     def config(self) -> Config:
+        """Return the settings that the run has, all of them."""
         return Config.from_plain(read_yaml(self.path / "config.yaml"))
 
     def status(self) -> dict[str, Any]:
-        """How far the run is or how it ended; {} before the first checkpoint."""
+        """Return how far the run is or how it ended; {} before the first checkpoint."""
         path = self.path / "state.json"
         try:
             status = json.loads(path.read_bytes())
@@ -80,7 +82,7 @@ class Run:
         return status
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl that are sound, as they were written."""
+        """Return the rows of metrics.jsonl that are sound, as they were written."""
         return read_rows(self.metrics_path, is_row)
 
     def metrics(self) -> Metrics:
@@ -173,7 +175,7 @@ class Run:
         return self.path / "checkpoints" / f"{which}.safetensors"
 
     def checkpoint(self, which: str | None = None) -> Checkpoint:
-        """The named one; by default the best tested, or the last where none was tested."""
+        """Return the named one; by default the best tested, or the last where none was tested."""
         if which is None:
             which = BEST if self.checkpoint_path(BEST).exists() else LAST
         kept = sorted(path.stem for path in (self.path / "checkpoints").glob("*.safetensors"))
@@ -217,7 +219,7 @@ class Run:
             checkpoint.write_atomically(self.path / WORKERS, text.encode())
 
     def worker_stats(self) -> dict[str, Any]:
-        """What `workers.json` holds; {} where there is none."""
+        """Return what `workers.json` holds; {} where there is none."""
         try:
             stats = json.loads((self.path / WORKERS).read_bytes())
         except FileNotFoundError:

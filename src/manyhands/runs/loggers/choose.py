@@ -111,11 +111,13 @@ class Loggers:
             self.started.append(logger)
 
     def log(self, steps: int, numbers: Mapping[str, float]) -> None:
+        """Hand the finite ones of the numbers to every logger."""
         finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
         for logger in tuple(self.started):
             self._call(logger, partial(logger.log, steps, finite))
 
     def close(self, status: str) -> None:
+        """Close every logger that is still there."""
         for logger in tuple(self.started):
             self._call(logger, partial(logger.close, status))
         self.started.clear()

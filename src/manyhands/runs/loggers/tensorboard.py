@@ -10,6 +10,7 @@ from manyhands.runs.store import Run
 
 
 def installed() -> bool:
+    """Say whether TensorBoard is there, without importing it."""
     return find_spec("tensorboard") is not None
 
 
