@@ -54,8 +54,8 @@ def train(
     may `event.stop()` the run and `event.log(name=number)`. One that raises ends the run, which is saved and
     marked failed, with a RunError. `log` is where the numbers go beside the run's directory: "tensorboard"
     (the default where it is installed), "csv", "wandb:PROJECT", "mlflow:EXPERIMENT", `module:Name` or an
-    object of your own, several of these in a list, or "none". Progress is shown in a terminal and in a
-    notebook, unless `quiet` says otherwise.
+    object of your own, several of these in a list, or "none"; a resume logs where the run did. Progress is
+    shown in a terminal and in a notebook, unless `quiet` says otherwise.
     """
     from manyhands.lto.judge import measure_quality
     from manyhands.runs.launch import launch

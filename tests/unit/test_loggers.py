@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -124,7 +125,7 @@ def test_tensorboard_has_grouped_names_and_is_what_there_is_by_default(tmp_path:
 
 def test_csv_has_all_rows_in_columns_and_goes_on_after_a_resume(tmp_path: Path) -> None:
     run = short_run(tmp_path / "run", log="csv")
-    run.resume(steps=12 * BATCH, log=["csv"])
+    run.resume(steps=12 * BATCH)  # to the same place, without being told again
     with (run.path / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(run.rows())
@@ -188,8 +189,12 @@ def wandb_records(directory: Path) -> tuple[list[dict[str, Any]], str, str]:
 
     (path,) = directory.glob("run-*.wandb")
     rows, name, project = [], "", ""
-    for message in wandb_messages(path.read_bytes()):
-        record = Record.FromString(message)
+    records: list[Any] = []
+    deadline = time.monotonic() + 30
+    while not any(record.WhichOneof("record_type") == "exit" for record in records):
+        assert time.monotonic() < deadline  # its own process writes the file, a little after `finish`
+        records = [Record.FromString(message) for message in wandb_messages(path.read_bytes())]
+    for record in records:
         if record.WhichOneof("record_type") == "run":
             name, project = record.run.run_id, record.run.project
         if record.WhichOneof("record_type") == "history":
@@ -228,7 +233,7 @@ def test_mlflow_gets_settings_and_numbers_and_a_resume_goes_on_with_its_run(offl
     assert made.info.status == "FINISHED"
     assert made.data.params["algo.minibatch"] == str(BATCH)
     assert made.data.params["env.id"] == "small_envs:Chain"
-    run.resume(steps=12 * BATCH, log="mlflow:landers", callbacks=lambda event: event.stop())
+    run.resume(steps=12 * BATCH, callbacks=lambda event: event.stop())
     (made,) = client.search_runs([experiment.experiment_id])
     assert made.info.status == "KILLED"
     run.resume(steps=12 * BATCH, log="mlflow:landers")
@@ -310,6 +315,19 @@ def test_what_is_no_logger_is_refused(log: Any, said: str, tmp_path: Path) -> No
     with pytest.raises(UsageError, match=said):
         manyhands.train("CartPole-v1", log=log, directory=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_resume_forgets_a_place_only_when_told_another(tmp_path: Path) -> None:
+    run = short_run(tmp_path / "run", updates=2, log=["csv", Remembering()])
+    names = tmp_path / "run" / choosing.REMEMBERED
+    assert json.loads(names.read_text()) == ["csv"]  # an object cannot be made again
+    run.resume(steps=4 * BATCH)
+    assert (run.path / "metrics.csv").read_text().count(f"\n{4 * BATCH},")
+    run.resume(steps=6 * BATCH, log="none")
+    assert not (run.path / "metrics.csv").read_text().count(f"\n{6 * BATCH},")
+    assert json.loads(names.read_text()) == ["none"]
+    names.write_text("{")
+    assert choosing.remembered(run) is None
 
 
 def test_no_two_columns_have_one_name() -> None:

@@ -21,7 +21,7 @@ from manyhands.core.errors import ManyhandsError, RunError, UsageError, WireErro
 from manyhands.core.texts import one_line
 from manyhands.runs import checkpoint, store
 from manyhands.runs.launch import Settings
-from manyhands.runs.loggers.choose import Log
+from manyhands.runs.loggers.choose import Log, remember, remembered
 from manyhands.runs.plan import Plan, check_network, plan
 from manyhands.runs.store import Run
 from manyhands.runs.view import is_watched
@@ -94,6 +94,7 @@ def _serve(
     from manyhands.averaging.parent import Parent
 
     token, tls = listening.token(), listening.tls()
+    log = remembered(setup.run) if log is None and resumed else log
     recorder = ParentRecorder(setup, quiet, log)
     held.callback(recorder.loggers.close, "failed")  # where nobody has closed them by then
     served = Parent(
@@ -116,6 +117,7 @@ def _serve(
         text = yaml.safe_dump(asdict(setup.averaging), sort_keys=False)
         checkpoint.write_atomically(setup.run.path / store.AVERAGING, text.encode())
         recorder.loggers.start(setup.run, setup.stats.steps if resumed else None)
+        remember(setup.run, log)
         recorder.begin(resumed)
         recorder.save(recorder.snapshot(served), "running", kept=not resumed)
         recorder.listening(served.address, listening.needed())

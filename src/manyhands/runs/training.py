@@ -26,7 +26,7 @@ from manyhands.runs.eventlog import EventLog
 from manyhands.runs.journal import Journal
 from manyhands.runs.learners import Exchange, Exchanging, Measure, open_learner
 from manyhands.runs.listeners import Listeners
-from manyhands.runs.loggers.choose import Log, Loggers, choose
+from manyhands.runs.loggers.choose import Log, Loggers, choose, remember, remembered
 from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.open_channel import CHANNEL_VARIABLE, broker_name, check_channel, open_channel
 from manyhands.runs.plan import Plan, plan
@@ -84,6 +84,8 @@ def train(
     """
     view = view or View(quiet=True)
     share_cores(view.said)
+    if log is None and resume is not None:
+        log = remembered(resume)
     loggers = Loggers(choose(log), view.said)
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
@@ -108,6 +110,7 @@ def train(
         held.callback(loggers.close, "failed")  # where nobody has closed them by then
         try:
             loggers.start(run, _steps_of(resumed) if resume is not None else None)
+            remember(run, log)
             opened = open_channel(planned, channel, run.path)
         except BaseException:
             loggers.close("failed")

@@ -1,5 +1,6 @@
 """From what a user typed to loggers, and all of a run's loggers as one."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 from manyhands.core.errors import ManyhandsError, RunError, UsageError, did_you_mean
 from manyhands.core.texts import one_line
 from manyhands.envs.importing import imported
+from manyhands.runs.checkpoint import write_atomically
 from manyhands.runs.loggers.base import Logger
 from manyhands.runs.store import Run
 
@@ -17,6 +19,8 @@ Log = str | Logger | Iterable[str | Logger] | None
 GROUP = "manyhands.loggers"
 """Entry points of packages that bring loggers: a name, and a class or function that makes one."""
 NONE = "none"
+REMEMBERED = "log.json"
+"""The names of a run's loggers, in its directory."""
 
 
 def _tensorboard() -> Logger:
@@ -58,8 +62,27 @@ def choose(log: Log) -> list[Logger]:
         from manyhands.runs.loggers.tensorboard import installed
 
         return [_tensorboard()] if installed() else []
-    wanted = log if isinstance(log, Iterable) and not isinstance(log, str) else [log]
-    return [_made(each) for each in wanted if each != NONE]
+    return [_made(each) for each in _several(log) if each != NONE]
+
+
+def remember(run: Run, log: Log) -> None:
+    """Write down the names that were given, so that a resume logs to the same places."""
+    if log is not None:
+        names = [each for each in _several(log) if isinstance(each, str)]
+        write_atomically(run.path / REMEMBERED, (json.dumps(names) + "\n").encode())
+
+
+def remembered(run: Run) -> Log:
+    """Return the names that were given before; None where none were, or nobody can read them."""
+    try:
+        names = json.loads((run.path / REMEMBERED).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return [str(name) for name in names] if isinstance(names, list) else None
+
+
+def _several(log: Any) -> list[Any]:
+    return list(log) if isinstance(log, Iterable) and not isinstance(log, str) else [log]
 
 
 def _made(wanted: Any) -> Logger:
