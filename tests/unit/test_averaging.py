@@ -1,6 +1,5 @@
 """Averaging and quantising, as pure functions."""
 
-import argparse
 from dataclasses import fields
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from manyhands.averaging.listening import ListenConfig
 from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, dequantise, quantise, within
 from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig
 from manyhands.cli.averaging_options import add_child, add_parent
+from manyhands.cli.options import Parser
 from manyhands.core import wire
 from manyhands.core.arrays import Float32
 from manyhands.core.errors import WireError
@@ -122,22 +122,24 @@ def test_a_child_tells_everything_once_whatever_is_lost_on_the_way() -> None:
 
 
 def test_help_tells_the_defaults_that_there_are() -> None:
-    commands = argparse.ArgumentParser().add_subparsers()
-    add_parent(commands)
-    add_child(commands)
-    told = " ".join(commands.choices["parent"].format_help().split())
+    parent, child = Parser(), Parser()
+    parent.helping = child.helping = True
+    add_parent(parent)
+    add_child(child)
+    told = " ".join(parent.format_help().split())
     alone = {"hogwild", "token_file", "tls_cert", "tls_key"}  # off, or none
     for field in (*fields(AveragingConfig), *fields(ListenConfig)):
         if field.name not in alone:
             option = f"--{field.name.replace('_', '-')} "
             text = told.rpartition(option)[2].partition(" --")[0]
             known = "auto" if field.default is None else field.default
-            shown = known if isinstance(known, str) else f"{known:g}"
-            assert f"default: {shown}" in text or f"{shown} (default)" in text, text
+            number = f"{known:,}" if isinstance(known, int) else known
+            shown = f"{number:g}" if isinstance(number, float) else number
+            assert f"default: {shown}" in text, text
     assert f"(default: {DEFAULT_ALGO})" in told
-    options = commands.choices["child"].parse_args(["ws://here"])
+    options = child.parse_args(["ws://here"])
     assert (options.max_envs, options.max_message) == (MAX_ENVS, MAX_MESSAGE_MB)
-    told = " ".join(commands.choices["child"].format_help().split())
+    told = " ".join(child.format_help().split())
     assert f"(default: {MAX_ENVS})" in told
     assert f"(default: {MAX_MESSAGE_MB})" in told
 

@@ -82,11 +82,11 @@ def field_help(option: str, cls: type[Any], otherwise: str, more: Mapping[str, A
     text = f"{text[0].lower()}{text[1:]}"
     if more.get("action") != "store_true":
         choices = f"{setting.kind}; " if setting.choices else ""
-        default = f"{setting.default:,}" if isinstance(setting.default, int) else f"{setting.default}"
-        text += f" ({choices}default: {default}{otherwise})"
+        text += f" ({choices}default: {_shown(setting.default)}{otherwise})"
     return text.replace("%", "%%")
 
 
+<<<<<<< ours
 def add_told(parser: Any) -> None:
     """Whom a run tells how it goes, beside its directory."""
     add_log(parser)
@@ -107,6 +107,12 @@ def add_log(parser: Any) -> None:
         help="tensorboard (default, if installed), csv, wandb:PROJECT, mlflow:EXPERIMENT, module:Name of "
         "your own, or none; may be given again",
     )
+=======
+def _shown(default: Any) -> str:
+    if isinstance(default, float):
+        return f"{default:g}"
+    return f"{default:,}" if isinstance(default, int) else str(default)
+>>>>>>> theirs
 
 
 def add_settings(parser: Any) -> None:
