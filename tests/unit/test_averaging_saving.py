@@ -20,12 +20,6 @@ from manyhands.averaging.maths import quantise
 from manyhands.averaging.parent import Parent
 from manyhands.averaging.protocol import PROTOCOL, AveragingConfig, structure
 from manyhands.averaging.recorder import MOST_PENDING, ParentRecorder, ParentSetup
-<<<<<<< ours
-=======
-from manyhands.cli import averaging as commands
-from manyhands.cli.averaging_options import add_parent
-from manyhands.cli.options import Parser
->>>>>>> theirs
 from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.errors import ManyhandsError, WireError
@@ -279,12 +273,6 @@ def test_damaged_settings_of_a_parent_are_said_in_one_line(text: str, tmp_path: 
 def test_a_damaged_address_of_a_parent_is_said_in_one_line(plain: Any, tmp_path: Path) -> None:
     run = store.create(tmp_path / "run", PLANNED.config)
     (run.path / store.LISTEN).write_text(yaml.safe_dump(plain))
-<<<<<<< ours
-=======
-    command = Parser()
-    add_parent(command)
-    options = command.parse_args(["--resume", str(run.path)])
->>>>>>> theirs
     with pytest.raises(ManyhandsError, match=r"listen\.yaml") as said:
         ListenConfig.of({"listen": None}, run)
     assert "\n" not in str(said.value)

@@ -144,6 +144,11 @@ def test_another_environment_with_other_spaces_is_refused_and_what_is_no_run_as_
         warm_start(f"{source.path}:lost", same)
 
 
+def test_a_run_that_goes_on_has_an_agent_already(source: Run) -> None:
+    with pytest.raises(UsageError, match="goes on with its own agent"):
+        manyhands.train("CartPole-v1", resume=source.path, steps=9000, start_from=source.path)
+
+
 def test_a_network_without_statistics_brings_none(tmp_path: Path) -> None:
     plain = {**SMALL, "net": {"normalise": False, "hidden": [8]}}
     run = train(tmp_path / "run", settings=plain, steps=512)

@@ -86,7 +86,6 @@ def field_help(option: str, cls: type[Any], otherwise: str, more: Mapping[str, A
     return text.replace("%", "%%")
 
 
-<<<<<<< ours
 def add_told(parser: Any) -> None:
     """Whom a run tells how it goes, beside its directory."""
     add_log(parser)
@@ -107,12 +106,12 @@ def add_log(parser: Any) -> None:
         help="tensorboard (default, if installed), csv, wandb:PROJECT, mlflow:EXPERIMENT, module:Name of "
         "your own, or none; may be given again",
     )
-=======
+
+
 def _shown(default: Any) -> str:
     if isinstance(default, float):
         return f"{default:g}"
     return f"{default:,}" if isinstance(default, int) else str(default)
->>>>>>> theirs
 
 
 def add_settings(parser: Any) -> None:

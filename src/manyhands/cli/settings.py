@@ -17,6 +17,7 @@ from manyhands.config.sentences import Setting, sections_of, settings_of
 from manyhands.config.settings import Config, RunConfig
 from manyhands.core.env_config import EnvConfig
 from manyhands.core.texts import one_line
+from manyhands.envs import lto  # noqa: F401 (which registers its environment)
 from manyhands.envs.make import check_known
 
 DEFAULT = "default"

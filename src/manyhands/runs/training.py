@@ -95,6 +95,8 @@ def train(
         )
     if channel is not None:
         check_channel(channel)
+    if resume is not None and start_from is not None:
+        raise UsageError(f"{resume.path} goes on with its own agent; start_from is for new runs")
     with ExitStack() as held:
         if resume is not None:
             held.enter_context(resume.lock())

@@ -18,8 +18,8 @@ SLOW = 2.0
 class UnderWay:
     """What the workers of this machine have played since the last update, as their heartbeats tell.
 
-    Read whenever it is drawn, and shown only while an update takes long: a rollout of a slow environment may
-    take minutes, in which no step is counted yet.
+    Of channels to other machines nothing is known. Read whenever it is drawn, and shown only while an update
+    takes long: a rollout of a slow environment may take minutes, in which no step is counted yet.
     """
 
     def __init__(self) -> None:
@@ -29,10 +29,9 @@ class UnderWay:
 
     def watch(self, executor: "Executor") -> None:
         channel = executor.channel
-        if hasattr(channel, "processes"):
-            self.heartbeats = [worker.progress for worker in channel.processes]
-        elif hasattr(channel, "collector"):
-            self.heartbeats = [channel.collector.progress]
+        players = (*getattr(channel, "processes", ()), getattr(channel, "collector", None))
+        found = (getattr(player, "progress", None) for player in players)
+        self.heartbeats = [heartbeat for heartbeat in found if isinstance(heartbeat, memoryview)]
         if executor.counts.steps != self.steps or self._testing():
             self.steps, self.before, self.since = executor.counts.steps, self._beats(), time.monotonic()
 
