@@ -15,7 +15,8 @@ from manyhands.core.orders import NEWEST, EvalOrder, Order
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.roles import executor as executor_module
-from manyhands.roles.executor import FAULT_WINDOW, Executor
+from manyhands.roles.executor import Executor
+from manyhands.roles.faults import FAULT_WINDOW
 from manyhands.runs.plan import plan
 
 SHARDS, LANES, STEPS = 3, 2, 4
@@ -65,7 +66,8 @@ def executor(**run: Any) -> tuple[Executor, Scripted, Counting]:
     config = Config.from_plain({"collect": collect, "run": {"seed": 1, **run}})
     planned = plan(config)
     channel, learner = Scripted(), Counting(planned.spec.size)
-    quiet: Any = SimpleNamespace(tested=lambda *_: None, said=lambda *_: None, waiting=lambda *_: None)
+    heard = ("tested", "said", "waiting", "updated", "fault", "lost")
+    quiet: Any = SimpleNamespace(**dict.fromkeys(heard, lambda *_: None))
     made = Executor(
         config,
         planned.task.layout,
