@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: train test check install system clean
+.PHONY: train test check docs install system clean
 
 train: install
 	$(BIN)/manyhands train LunarLander-v3
@@ -19,6 +19,11 @@ check: install
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# Without the network, then and later. The variable leaves out an advertisement.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open build/docs/index.html"
 
 install: $(INSTALLED)
 
