@@ -1,69 +1,87 @@
-"""Every command and snippet of the README is run, in order, as a reader would."""
+"""Every command and snippet of the README and the documentation is run, in order, as a reader would.
 
-import os
+`doc_pages.py` says which blocks run, and which are only checked.
+"""
+
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from doc_pages import (
+    LANGUAGES,
+    PAGES,
+    README,
+    ROOT,
+    blocks,
+    check_command,
+    check_syntax,
+    commands,
+    follow,
+    save,
+)
 
 from manyhands.averaging.network import Network
 
-ROOT = Path(__file__).parents[2]
+ADDRESS = "amqp://manyhands:PASSWORD@127.0.0.1:5672/"
+MADE = {
+    README: ["first.gif", "runs/mine", "runs/stopped/metrics.csv"],
+    "docs/index.md": ["pole.gif", "runs/pole/plots/learning_curve.png", "runs/other", "runs/exact"],
+    "docs/python.md": ["curve.png", "pole.gif", "runs/logged/metrics.csv"],
+    "docs/tuning-laws.md": ["law.npz", "runs/rig", "runs/law/plots/law.png"],
+    "docs/your-own-environment.md": ["corridor.gif", "runs/tuned"],
+    "docs/extending/logger.md": ["runs/told/best.txt"],
+}
+"""What some pages leave behind, so that nobody empties one without noticing."""
+RUN = [page for page in PAGES if any(block.language in ("sh", "python") for block in blocks(page))]
+LONGEST_README = 200
+REQUEST = re.compile(
+    r"<(?:script|img|iframe|source|link(?! rel=\"canonical\"))[^>]*(?:src|href)=\"(?:https?:)?//"
+)
+"""What a browser would ask the network for, unlike a link that somebody may follow."""
 
 
-def blocks(kind: str, file: str = "README.md") -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / file).read_text(), re.M | re.S)
+@pytest.mark.parametrize("page", RUN)
+def test_what_a_page_shows_runs(page: str, tmp_path: Path) -> None:
+    assert list(follow(page, tmp_path))
+    missing = [name for name in MADE.get(page, []) if not (tmp_path / name).exists()]
+    assert not missing
 
 
-def run_in(path: Path, block: str) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-e", "-c", block], cwd=path, capture_output=True, text=True, timeout=240, env=environment
-    )
-    assert done.returncode == 0, block + done.stdout + done.stderr
+@pytest.mark.parametrize("page", PAGES)
+def test_what_cannot_run_is_checked(page: str) -> None:
+    for block in blocks(page):
+        assert block.language in LANGUAGES, f"{block.where}: a block says what it is for"
+        check_syntax(block)
+        for line in block.commands() if block.language == "console" else []:
+            check_command(line)
+        hidden = block.language == "text" and re.search(r"^(me@\w+)?\$ |^manyhands [a-z]+ ", block.text, re.M)
+        assert not hidden, f"{block.where}: a command is in a block that nobody checks"
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the README's commands have been run."""
-    path = tmp_path_factory.mktemp("reader")
-    for block in blocks("sh"):
-        run_in(path, block)
-    return path
-
-
-def test_the_commands_run(home: Path) -> None:
-    assert len(blocks("sh")) >= 2
-    assert (home / "runs" / "pole" / "plots" / "learning_curve.png").exists()
-    assert (home / "pole.gif").exists()
-
-
-def test_the_python_snippets_run(home: Path) -> None:
-    for block in blocks("python"):
-        done = subprocess.run(
-            [sys.executable, "-c", block], cwd=home, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-
-
-def test_the_commands_for_atari_run(tmp_path: Path) -> None:
-    for block in blocks("sh", "docs/atari.md"):
-        run_in(tmp_path, block)
-
-
-def test_the_commands_for_cores_that_learn_together_run(tmp_path: Path) -> None:
-    for block in blocks("sh", "docs/averaging.md"):
-        run_in(tmp_path, block)
+def test_wrong_commands_are_noticed() -> None:
+    for line in (
+        "manyhands tran CartPole-v1",
+        "manyhands train CartPole-v1 --stepz 3",
+        "manyhands train CartPole-v1 --set algo.gama=0.9",
+        "manyhands worker amqp://host/ --allow my_algos",
+        "manyhands lto predict law --d 3",
+        "manyhands sweep averaging --alfa 1",
+        "pip install '.[amqq]'",
+        "make trainn",
+    ):
+        with pytest.raises((AssertionError, subprocess.CalledProcessError)):
+            check_command(line)
+    assert check_command("manyhands train CartPole-v1 --algo my_algos:Sarsa --set algo.epsilon=0.1")
+    assert not check_command("ray start --head")
 
 
 def averaging_commands(name: str) -> list[list[str]]:
-    text = (ROOT / "docs" / "averaging.md").read_text()
-    return [
-        line.partition("#")[0].split() for line in text.splitlines() if line.startswith(f"manyhands {name} ")
-    ]
+    return commands("docs/averaging.md", name)
 
 
 def test_the_commands_for_averaging_run(tmp_path: Path) -> None:
@@ -79,10 +97,11 @@ def test_the_commands_for_averaging_run(tmp_path: Path) -> None:
 
 
 def test_the_commands_for_averaging_beyond_one_machine_run(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "averaging.md").read_text()
-    making = [line for line in text.splitlines() if line.startswith("openssl ")]
+    shown = [line for block in blocks("docs/averaging.md") for line in block.commands()]
+    making = [line for line in shown if line.startswith("openssl ")]
     assert len(making) == 2
-    run_in(tmp_path, "\n".join(making).replace("DNS:parent.example", "IP:127.0.0.1"))
+    script = "\n".join(making).replace("DNS:parent.example", "IP:127.0.0.1")
+    subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, check=True, capture_output=True)
     files = {name: tmp_path / name for name in ("token", "cert.pem", "key.pem")}
     files["0.0.0.0:8765"] = "127.0.0.1:0"
     parent, child = (
@@ -95,40 +114,78 @@ def test_the_commands_for_averaging_beyond_one_machine_run(tmp_path: Path) -> No
         network.wait(120)
 
 
-def test_the_commands_for_several_machines_run(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "several-machines.md").read_text()
-    address = "amqp://manyhands:PASSWORD@127.0.0.1:5672/"
-    commands = [line for line in text.splitlines() if line.startswith("manyhands ")]
-    assert commands[0] == "manyhands broker"
-    worker, train = (line for line in commands if address in line)
-    manyhands = [sys.executable, "-m", "manyhands"]
-    broker = subprocess.Popen([*manyhands, "broker", "--port", "0"], stdout=subprocess.PIPE, text=True)
-    players = None
+@contextmanager
+def broker() -> Iterator[str]:
+    """The address that `manyhands broker` prints, on a free port."""
+    words = [sys.executable, "-m", "manyhands", "broker", "--port", "0"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
-        assert broker.stdout is not None
-        assert "its address is" in broker.stdout.readline()
-        url = broker.stdout.readline().strip()
-        words = worker.replace(address, url).split()[1:]
-        players = subprocess.Popen([*manyhands, *words], stdout=subprocess.DEVNULL)
-        words = train.replace(address, url).split()[1:]
-        done = subprocess.run([*manyhands, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert "Solved in" in done.stdout, done.stdout + done.stderr
+        assert process.stdout is not None
+        assert "its address is" in process.stdout.readline()
+        yield process.stdout.readline().strip()
     finally:
-        for process in (players, broker):
-            if process is not None:
-                process.send_signal(signal.SIGINT)
-                process.communicate(timeout=30)
-    assert (players.returncode, broker.returncode) == (0, 0)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("page", ["docs/several-machines.md", "docs/extending/algorithm.md"])
+def test_the_commands_for_a_broker_run(page: str, tmp_path: Path) -> None:
+    for block in blocks(page):
+        if block.file is not None:
+            save(block, tmp_path)
+    worker, train = (next(filter(lambda w: ADDRESS in w, commands(page, who))) for who in ("worker", "train"))
+    assert commands(page, "broker")[0] == ["manyhands", "broker"]
+    players = None
+    with broker() as url:
+
+        def typed(words: list[str]) -> list[str]:
+            return [sys.executable, "-m", *(word.replace(ADDRESS, url) for word in words)]
+
+        try:
+            players = subprocess.Popen(typed(worker), cwd=tmp_path, stdout=subprocess.DEVNULL)
+            done = subprocess.run(typed(train), cwd=tmp_path, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "Saved to" in done.stdout
+        finally:
+            if players is not None:
+                players.send_signal(signal.SIGINT)
+                players.wait(timeout=30)
+    assert players.returncode == 0
 
 
 def test_files_that_the_readme_points_to_exist() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
-    assert links
+    links = re.findall(r"\]\(([^)#:]+)[^):]*\)", (ROOT / README).read_text())
+    assert len(links) > 20
     missing = [link for link in links if not (ROOT / link).exists()]
     assert not missing
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / README).read_text().splitlines()) <= LONGEST_README
+
+
+def test_the_documentation_builds_and_asks_the_network_for_nothing(tmp_path: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1", "https_proxy": "http://127.0.0.1:9"},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > len(PAGES)
+    for page in pages:
+        assert not REQUEST.search(page.read_text()), f"{page.name}: {REQUEST.search(page.read_text())}"
+    for style in (tmp_path / "site").rglob("*.css"):
+        assert not re.search(r"url\([\"']?(https?:)?//", style.read_text()), style.name
+    settings = (tmp_path / "site" / "settings.html").read_text()
+    assert "algo.gae_lambda" in settings
+    assert "How far advantages look ahead" in settings
+
+
 def test_make_targets_exist() -> None:
-    for target in ("train", "test"):
+    for target in ("train", "test", "docs"):
         done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
