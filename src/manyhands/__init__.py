@@ -34,6 +34,7 @@ def train(
     directory: str | Path | None = None,
     resume: str | Path | Run | None = None,
     config: str | Path | None = None,
+    recipes: str | Path | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     start_from: str | Path | None = None,
     channel: str | None = None,
@@ -55,7 +56,8 @@ def train(
     marked failed, with a RunError. `log` is where the numbers go beside the run's directory: "tensorboard"
     (the default where it is installed), "csv", "wandb:PROJECT", "mlflow:EXPERIMENT", `module:Name` or an
     object of your own, several of these in a list, or "none"; a resume logs where the run did. Progress is
-    shown in a terminal and in a notebook, unless `quiet` says otherwise.
+    shown in a terminal and in a notebook, unless `quiet` says otherwise. `recipes` is a directory of recipes
+    of your own.
     """
     from manyhands.lto.judge import measure_quality
     from manyhands.runs.launch import launch
@@ -75,6 +77,7 @@ def train(
         directory=directory,
         resume=resume,
         config=config,
+        recipes=recipes,
         settings=settings,
         start_from=start_from,
         channel=channel,
@@ -137,6 +140,7 @@ def parent(
     directory: str | Path | None = None,
     resume: str | Path | Run | None = None,
     config: str | Path | None = None,
+    recipes: str | Path | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     log: Log = None,
     quiet: bool | None = None,
@@ -169,6 +173,7 @@ def parent(
         directory=directory,
         resume=resume,
         config=config,
+        recipes=recipes,
         settings=settings,
         log=log,
         quiet=quiet,

@@ -111,7 +111,7 @@ def test_one_that_acts_learns_is_killed_and_resumed_exactly_judged_and_filmed(tm
     assert cut.status()["version"] < 20
     resumed = manyhands.train("CartPole-v1", resume=cut.path)
     assert digest(resumed) == digest(whole)
-    result, goal = judge(resumed, episodes=20)
-    assert goal == 475
-    assert result.mean > 60  # an agent that does not learn gets 9
+    scores = judge(resumed, episodes=20)
+    assert scores.goal == 475
+    assert scores.mean > 60  # an agent that does not learn gets 9
     assert record(resumed, tmp_path / "film.gif", 1)[0] > 0

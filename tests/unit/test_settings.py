@@ -28,7 +28,7 @@ a2c: {algo: {learning_rate: 5.0e-4}, net: {hidden: [32]}}
 
 def test_sentences_are_those_under_the_fields_and_a_subclass_keeps_its_base_ones() -> None:
     found = sentences(find("reinforce").config)
-    assert found["baseline_epochs"].startswith("Passes of the value network over each batch; the policy")
+    assert found["epochs"].startswith("Passes of the value network over each batch; the policy")
     assert found["gamma"] == "Discount of future rewards."
     assert found["gae_lambda"].startswith("How far advantages look ahead"), "it has another default here"
     assert "\n" not in "".join(found.values())

@@ -36,6 +36,7 @@ class ImpalaConfig(OnPolicyConfig):
     rho_clip: float = 1.0
     """V-trace's bound on importance weights, which decides what the values converge to."""
     c_clip: float = 1.0
+    """V-trace's bound on how far a later error counts for earlier steps."""
     epochs: int = 1
     minibatch: int = 512
     """Steps from which one step of the optimizer learns, rounded to whole lanes; 0 takes the whole batch."""

@@ -61,6 +61,9 @@ class Agent:
 
     def _rows(self, obs: Any) -> tuple[Array, bool]:
         """Observations as they are stored, [N, ...], and whether it was a batch."""
+        one_list = isinstance(self.space, spaces.Box) and isinstance(obs, list | tuple)
+        if one_list and _shape(obs) == self.space.shape:
+            obs = np.asarray(obs, self.space.dtype)
         batch = split_batch(self.space, obs)
         each = [obs] if batch is None else batch
         rows = np.zeros((len(each), *self.obs.shape), self.obs.dtype)
@@ -75,6 +78,14 @@ class Agent:
         if not len(rows):
             raise UsageError("an agent cannot act on a batch of no observations")
         return rows, batch is not None
+
+
+def _shape(obs: Any) -> tuple[int, ...]:
+    """The shape of nested lists; () where they have none."""
+    try:
+        return np.shape(obs)
+    except ValueError:  # their items differ in length
+        return ()
 
 
 def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None = None) -> Agent:
