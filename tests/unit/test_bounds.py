@@ -34,6 +34,7 @@ def test_aliases_that_stand_for_billions_of_values_are_refused(tmp_path: Path) -
         ("a: &a\n  b: *a\n", "nested deeper"),
         ("[" * 2000, "cannot be read"),
         ("a: 2021-13-45", "cannot be read"),
+        ('a: "\\UFFFFFFFF"', "cannot be read"),  # no character has this number
         ("a: " + "9" * 5000, "cannot be read"),
         ("x: 1\n" * 60_000, "larger than"),
         ("a: &a {b: 1}\n<<: [" + ",".join(["*a"] * 10) + "]", None),

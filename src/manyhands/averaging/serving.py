@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any
 
 import yaml
@@ -77,6 +78,7 @@ def serve(
     else:
         resumed = None
     listening = ListenConfig.of(place, resumed)
+    token, tls = listening.token(), listening.tls()  # where one cannot be read, no run is made
     quiet = not is_watched() if quiet is None else quiet
     with ExitStack() as held:
         if resumed is None:
@@ -85,15 +87,21 @@ def serve(
             setup = _new(made, path, given, held)
         else:
             setup = _resumed(resumed, given, held)
-        return _serve(setup, listening, resumed is not None, log, quiet, held)
+        return _serve(setup, listening, token, tls, resumed is not None, log, quiet, held)
 
 
 def _serve(
-    setup: ParentSetup, listening: ListenConfig, resumed: bool, log: Log, quiet: bool, held: ExitStack
+    setup: ParentSetup,
+    listening: ListenConfig,
+    token: str,
+    tls: SSLContext | None,
+    resumed: bool,
+    log: Log,
+    quiet: bool,
+    held: ExitStack,
 ) -> Run:
     from manyhands.averaging.parent import Parent
 
-    token, tls = listening.token(), listening.tls()
     log = remembered(setup.run) if log is None and resumed else log
     recorder = ParentRecorder(setup, quiet, log)
     held.callback(recorder.loggers.close, "failed")  # where nobody has closed them by then

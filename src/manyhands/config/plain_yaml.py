@@ -32,7 +32,7 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
             return loader.construct_document(node)
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2021-13-45 is no date
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # 2021-13-45 is no date
         raise UsageError(f"{where} cannot be read as YAML: {' '.join(str(error).split())[:300]}") from error
 
 

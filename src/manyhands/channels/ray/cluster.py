@@ -41,6 +41,8 @@ def homes(workers: int, cpus: float) -> list[Any]:
 
 def connect(address: str, workers: int, cpus: float, held: ExitStack) -> None:
     """To the cluster; what ends with the run, such as one that is started here, is `held`."""
+    if address not in (LOCAL, EXISTING) and not address.startswith(CLIENT):
+        raise UsageError(f"--channel {address} is not ray, ray:auto or ray://HOST:10001")
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -66,11 +68,9 @@ def connect(address: str, workers: int, cpus: float, held: ExitStack) -> None:
                 )
         elif address == EXISTING:
             ray.init(address="auto", **common)
-        elif address.startswith(CLIENT):
+        else:
             _probe(address)
             ray.init(address=address, **common)
-        else:
-            raise UsageError(f"--channel {address} is not ray, ray:auto or ray://HOST:10001")
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         text = " ".join(str(error).split())
         hint = "; the cluster must run the same versions of Ray and Python" if "ersion" in text else ""
