@@ -8,7 +8,7 @@ from manyhands.system.signals import interruptible
 
 BENCHMARKS = (
     *("solve", "solved", "speed", "startup", "memory", "broker", "ray", "averaging", "atari", "lto"),
-    *("soak", "fuzz", "neighbour"),
+    *("soak", "fuzz", "neighbour", "mutation", "versions"),
 )
 
 

@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     helps = [_time_help() for _ in range(options.helps)]
     seeds = range(options.seed, options.seed + options.rounds)
-    starts = [_start(options.env, workers, seed) for seed in seeds for workers in (2, 0)]
+    starts = [start(options.env, workers, seed) for seed in seeds for workers in (2, 0)]
     report = _report(options.env, helps, starts, arguments, seeds)
     report.save(options.out, _picture(helps, starts))
 
@@ -92,7 +92,7 @@ def _time_help() -> float:
     return seconds
 
 
-def _start(env: str, workers: int, seed: int) -> Start:
+def start(env: str, workers: int, seed: int) -> Start:
     """Starts a training, waits for its first step, watches it a little and interrupts it."""
     with tempfile.TemporaryDirectory(prefix="manyhands-startup-") as temporary:
         home = Path(temporary)
