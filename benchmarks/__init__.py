@@ -6,6 +6,6 @@ from pathlib import Path
 
 
 def module_environment() -> dict[str, str]:
-    """For a process that runs a module of this package from another directory."""
+    """Return the environment variables of a process that runs a module of this package from elsewhere."""
     here = str(Path(__file__).parents[1])
     return {**os.environ, "PYTHONPATH": os.pathsep.join([here, *filter(None, sys.path)])}

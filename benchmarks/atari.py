@@ -21,14 +21,14 @@ from manyhands.runs.report import Table, cores, manyhands, run_json, settings
 from manyhands.runs.store import BEST, LAST, Run
 
 SEEDS = (601, 602, 603, 604, 605)
-"""Reserved for this benchmark."""
+"""Seeds reserved for this benchmark."""
 GAME = "BreakoutNoFrameskip-v4"
 BATCH, RATIO, MEMORY, WARMUP = 32, 4, 20_000, 1000
 SPEED_ROUNDS, SPEED_SECONDS = 7, 15.0
 MILLION = 250_000
-"""Agent steps: a million frames."""
+"""Agent steps in a million frames."""
 SPARING = {"algo.steps_per_update": 6, "algo.n_step": 3}
-"""Instead of the published 4 and 1: half an hour allows fewer updates, and three steps teach more each."""
+"""Settings in place of 4 and 1, the published: half an hour allows fewer updates; three steps teach more."""
 HOUR_SECONDS = 3600.0
 HOUR = ("--algo", "dqn", "--until", "steps", "--steps", 600_000)
 GAMES, TRIALS = 30, 10
@@ -126,7 +126,7 @@ def _million(path: Path, options: argparse.Namespace) -> Measured:
 
 
 def _best(path: Path, options: argparse.Namespace) -> Measured:
-    """Trains until the hour is over, judges the best agent by whole games, and films it."""
+    """Train until the hour is over, judge the best agent by whole games, and film it."""
     seed, began = options.seeds[0], time.perf_counter()
     chosen = settings({**SPARING, "algo.threads": cores()})
     words = manyhands("train", GAME, *HOUR, *chosen, "--seed", seed, "--dir", path / "best", "--quiet")
@@ -140,7 +140,7 @@ def _best(path: Path, options: argparse.Namespace) -> Measured:
 
 
 def _shown(run: Run, minutes: float, options: argparse.Namespace) -> Measured:
-    """The last agent or the best tested one, whichever does better in a few other games."""
+    """Judge and film the last agent or the best tested one, whichever does better in a few other games."""
     seed = options.seeds[0]
     which = max((LAST, BEST), key=lambda name: float(judged(run, TRIALS, seed + 1000, name)["mean"]))
     final = judged(run, GAMES, seed, which)

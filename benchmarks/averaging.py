@@ -40,7 +40,7 @@ from benchmarks.averaging_tables import (
 from manyhands.runs.plots import BLUE, GREEN, GREY, ORANGE, RED, VIOLET, new_figure, tidy
 
 SEEDS = (631, 632, 633)
-"""Reserved for this benchmark."""
+"""Seeds reserved for this benchmark."""
 COLOURS = {"a3c": BLUE, "a3c-twice": RED, "a3c-rarely": VIOLET, "ppo": ORANGE}
 PARTS = ("a3c", "grid", "better", "crowd", "swarm", "formats", "slow", "hogwild", "open")
 NOTES = (
@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _picture(results: Mapping[str, Any]) -> Figure:
-    """The grid as it was published, cell by cell, and beside it what goes further."""
+    """Draw the grid as it was published, cell by cell, and beside it what goes further."""
     figure = new_figure(14, 8.5)
     panels = figure.subplots(3, 4)
     for axes, (cell, (published, _)) in zip(panels[:, :3].flat, PUBLISHED_GRID.items(), strict=True):
@@ -102,7 +102,7 @@ def _picture(results: Mapping[str, Any]) -> Figure:
 
 
 def _draw_cell(axes: Any, cell: str, grid: Mapping[str, Any]) -> None:
-    """A curve for every seed, a colour for every way to learn."""
+    """Draw a curve for every seed, with a colour for every way to learn."""
     drawn: set[str] = set()
     for key, curve in grid.items():
         algo, alpha, beta, _ = key.split()

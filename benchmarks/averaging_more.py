@@ -1,4 +1,4 @@
-"""What the published averaging left open: crowds, swarms, small messages, slow networks, and speed."""
+"""Questions that the published averaging left open: crowds, swarms, small messages, slow networks, speed."""
 
 import argparse
 import json
@@ -35,19 +35,19 @@ from manyhands.system.memory import resident_megabytes
 CROWDS = (1, 2, 4, 8)
 CROWD_EVERY, CROWD_EXCHANGES = 2048, 2400
 CROWD_RATE, CROWD_POWER = 1e-3, 2 / 3
-"""The rate of learning of one child, and how that of several grows with their number, as their mean moves
-less than each of them."""
+"""The learning rate of one child, and the power of their number with which that of several grows, as their
+mean moves less than each of them."""
 SWARMS, SWARM_SECONDS = (64, 256), 20.0
 FORMATS = ("float32", "float16", "int8")
 SLOWLY: tuple[object, ...] = (*BETTER, *SLOWING, "--exchanges", EXCHANGES)
-"""As many exchanges as published, slowing down, so that runs end alike and what spoils one is seen."""
+"""Options for as many exchanges as published, slowing down, so that runs end alike and damage is seen."""
 SPEED_SECONDS = 15.0
 HOGWILD: dict[str, tuple[int, str]] = {
     "1 process": (1, "on"),
     "2 processes": (2, "on"),
     "2 processes, no barrier": (2, "off"),
 }
-"""Processes, and whether they wait for one another after every episode."""
+"""The number of processes, and whether they wait for one another after every episode."""
 OPEN: dict[str, tuple[str, float, tuple[object, ...]]] = {
     "a shared replay memory": (
         "CartPole-v1",
@@ -59,7 +59,7 @@ OPEN: dict[str, tuple[str, float, tuple[object, ...]]] = {
 }
 DELAY, LOSS = 0.2, 0.01
 SETTLED = 8.0
-"""Seconds after which a core's process has all that it needs."""
+"""Seconds after which a core's process holds all the memory that it needs."""
 WARM = 20
 """Rounds that count as start-up."""
 
@@ -96,7 +96,7 @@ def _crowd_table(found: Mapping[str, Mapping[str, float]], seeds: Sequence[int])
 
 
 def _all_there(row: Mapping[str, Any], children: int) -> bool:
-    """Whether every child has exchanged by then, so that none is starting any more."""
+    """Return whether every child has exchanged by then, so that none is starting any more."""
     counts = [child["exchanges"] for child in row["children"].values()]
     return len(counts) == children and min(counts) > 0
 
@@ -218,7 +218,7 @@ def hogwild(options: argparse.Namespace) -> Measured:
 
 
 def left_open(path: Path, options: argparse.Namespace) -> Measured:
-    """What the published system left open, beside crowds, formats and slow networks."""
+    """Measure what the published system left open, beside crowds, formats and slow networks."""
     rows, numbers = [], {}
     for name, (env, goal, words) in OPEN.items():
         means = []
@@ -232,7 +232,7 @@ def left_open(path: Path, options: argparse.Namespace) -> Measured:
 
 
 def _memory_of_a_core(cores: int) -> float:
-    """The largest of them after some seconds."""
+    """Return the MB of the largest of a run's core processes after some seconds."""
     with tempfile.TemporaryDirectory(prefix="manyhands-hogwild-") as temporary:
         words = ("train", ENV, "--algo", "a3c", "--workers", cores, "--quiet")
         process = subprocess.Popen(manyhands(*words, "--dir", Path(temporary) / "run"))

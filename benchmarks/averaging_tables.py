@@ -29,7 +29,7 @@ PUBLISHED_A3C = {
     (8, 0.99, 30): (149.1, 45.0),
     (8, 0.95, 120): (-51.3, 21.3),
 }
-"""Cores, gamma and batch; mean and deviation of 500 episodes."""
+"""Published results by cores, gamma and batch: mean and deviation of 500 episodes."""
 PUBLISHED_GRID = {
     (0.1, 0.0): (248.6, 59.1),
     (0.1, 0.5): (-18.4, 59.5),
@@ -41,13 +41,13 @@ PUBLISHED_GRID = {
     (0.9, 0.5): (237.2, 71.7),
     (0.9, 0.9): (231.8, 78.9),
 }
-"""Alpha and beta."""
+"""Published results by alpha and beta: mean and deviation."""
 BEST_CELL = (0.9, 0.0)
 CHILDREN, CORES = 2, 4
 SLOWING = ("--set", "algo.anneal=true")
-"""Learning slows down towards the parent's last exchange, as the recipe of a3c has it."""
+"""Options with which learning slows down towards the parent's last exchange, as the recipe of a3c has it."""
 RARELY = ("--every", 8192)
-"""So many steps of a child between two exchanges make few of them enough."""
+"""Options for so many steps of a child between two exchanges that few of them are enough."""
 CHILD: dict[str, tuple[object, ...]] = {
     "ppo": (
         *("--algo", "ppo", *SLOWING, "--every", 4096),
@@ -57,19 +57,19 @@ CHILD: dict[str, tuple[object, ...]] = {
     "a3c-twice": ("--algo", "a3c", "--exchanges", 2 * EXCHANGES),
     "a3c-rarely": ("--algo", "a3c", *RARELY),
 }
-"""How children learn in the grid: as published, and in the best cell also by our favourite, whose lanes are
-spread over as many processes, with as many episodes as eight cores of one machine play, and with some eight
+"""Options of the children in the grid: as published, and in the best cell also by ppo, whose lanes are spread
+over as many processes, with as many episodes as eight cores of one machine play, and with some eight
 episodes of every core between two exchanges."""
 GRID = (*((how, *BEST_CELL) for how in CHILD), *(("a3c", *c) for c in PUBLISHED_GRID if c != BEST_CELL))
 BETTER = ("--algo", "ppo", "--alpha", 0.5, "--beta", 0.5)
 BETTER_EXCHANGES = EXCHANGES // 4
 GOAL = 250.0
-"""What `better` is to reach."""
+"""The return that `better` is to reach."""
 ALIKE = 25.0
-"""Returns that do not differ by more are alike, however small their published deviation."""
+"""The difference up to which returns are alike, however small their published deviation."""
 
 Point = tuple[int, float, float]
-"""Exchanges, mean and deviation."""
+"""A number of exchanges, and the mean and deviation of returns after them."""
 
 
 def a3c(path: Path, options: argparse.Namespace) -> Iterator[Measured]:
@@ -98,7 +98,7 @@ def _a3c_tables(found: Mapping[str, Any], seeds: Sequence[int]) -> list[Table]:
 
 
 def grid(path: Path, options: argparse.Namespace) -> Iterator[Measured]:
-    """Seed by seed, so that what is interrupted has whole grids."""
+    """Measure the grid seed by seed, so that an interrupted measurement has whole grids."""
     found: dict[str, list[Point]] = options.begun.get("grid", {})
     for seed, (algo, alpha, beta) in product(options.seeds, GRID):
         key = f"{algo} {alpha:g} {beta:g} {seed}"
@@ -133,7 +133,7 @@ def _grid_tables(found: Mapping[str, list[Point]], seeds: Sequence[int]) -> list
 
 
 def _reached(curve: Sequence[Point], published: tuple[float, float]) -> int | None:
-    """The exchanges after which it was first as good as published, with no larger deviation."""
+    """Return the exchanges after which it was first as good as published, with no larger deviation."""
     return next((at for at, mean, sd in curve if mean >= published[0] and sd <= published[1]), None)
 
 
@@ -151,13 +151,13 @@ def better(path: Path, options: argparse.Namespace) -> Measured:
 
 
 def ended(run: Run, *how: object) -> dict[str, Any]:
-    """What the last agent is worth."""
+    """Evaluate the last agent."""
     words = ("eval", run.path, "--episodes", EPISODES, "--which", LAST, "--json", *how)
     return run_json(manyhands(*words), TIMEOUT)
 
 
 def _attempt(words: Sequence[object], path: Path) -> dict[str, Any]:
-    """A run whose weights grow past all bounds is a result too."""
+    """Train and evaluate; a run whose weights grow past all bounds is a result too."""
     try:
         run = trained(words, path, TIMEOUT)
         return {**ended(run), "as learned": ended(run, "--sample")}
@@ -182,7 +182,7 @@ def said(result: Mapping[str, Any] | None) -> str:
 
 
 def verdict(results: Sequence[Mapping[str, Any] | None], published: tuple[float, float]) -> str:
-    """Of the median: whether it lies within the published deviation. What failed is worse than any."""
+    """Say whether the median lies within the published deviation. What failed is worse than any."""
     means = [result.get("mean", -np.inf) for result in results if result is not None]
     if not means:
         return "-"

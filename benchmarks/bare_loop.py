@@ -16,7 +16,7 @@ from manyhands.envs.make import make_to_play
 
 WARM_ROUNDS = 200
 CHECK_EVERY = 50
-"""Rounds over the lanes between two looks at the clock."""
+"""Rounds over the lanes between two checks of the clock."""
 CHOICES = 4096
 
 

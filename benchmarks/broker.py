@@ -1,4 +1,4 @@
-"""The channel over RabbitMQ: what it costs, what it holds out, and the supervised agent that came with it.
+"""The channel over RabbitMQ: what it costs, which load it bears, and the supervised agent that came with it.
 
 Everything runs on this machine against a private RabbitMQ node, with the real commands.
 """
@@ -36,7 +36,7 @@ from manyhands.runs.view import View
 from manyhands.system.memory import resident_megabytes
 
 SEEDS = (401, 402, 403)
-"""Reserved for this benchmark."""
+"""Seeds reserved for this benchmark."""
 FRESH = 10_000
 SPEED_STEPS = 200_000
 FLOOD_SECONDS = 120.0
@@ -44,7 +44,7 @@ PAIRS = 100_000
 DECODES = 20
 PUBLISHED = ("published-1", "published-2", "published-3", "published-4")
 RANDOM_SHARE = {"published-1": 5 / 6, "published-2": 0.5, "published-3": 0.5, "published-4": 0.5}
-"""Of the processes that played at random in the four published runs."""
+"""The share of the processes that played at random in the four published runs."""
 
 
 NOTES = (
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
 
 @contextmanager
 def _workers(broker: Broker, procs: int, count: int = 1) -> Iterator[None]:
-    """Worker daemons, ready before anything is timed."""
+    """Run worker daemons that are ready before anything is timed."""
     with ExitStack() as held:
         for _ in range(count):
             process = subprocess.Popen(
@@ -79,7 +79,7 @@ def _workers(broker: Broker, procs: int, count: int = 1) -> Iterator[None]:
 
 
 def _train(broker: Broker | None, directory: Path, env: str, seed: int, *extra: str) -> dict[str, Any]:
-    """One run by command line: its wall clock, and its agent on fresh episodes."""
+    """Train once by command line; return its wall clock, and its agent's results on fresh episodes."""
     channel = ["--channel", broker.url] if broker is not None else []
     command = manyhands("train", env, "--seed", seed, "--dir", directory, "--quiet", *channel, *extra)
     began = time.monotonic()
@@ -150,7 +150,7 @@ def _lunar(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
 
 
 def _speed(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
-    """PPO on LunarLander both ways: until solved, and steps/s with large batches."""
+    """Measure PPO on LunarLander both ways: until solved, and steps/s with large batches."""
     rows: list[tuple[str, ...]] = []
     solve: dict[str, list[float]] = {"processes": [], "broker": []}
     speed: dict[str, list[float]] = {"processes": [], "broker": []}
@@ -205,7 +205,7 @@ def _bits(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
 
 
 class _Sleepy(View):
-    """An executor that is too slow for its workers, and what can be seen of the flood meanwhile."""
+    """Slows an executor down below the speed of its workers, and samples the flood of their trajectories."""
 
     def __init__(self, broker: Broker, seconds: float) -> None:
         super().__init__(quiet=True)
@@ -232,11 +232,11 @@ def _flood(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
     view = _Sleepy(broker, FLOOD_SECONDS)
     with _workers(broker, shards):
         run = train(Config.from_plain(plain), directory=path / "flood", view=view, channel=broker.url)
-    books = json.loads((run.path / "workers.json").read_text())
-    counts, hands = books["trajectories"], books["hands"].values()
-    sent = sum(hand["sent"] for hand in hands)
-    wait = [hand["idle"] + hand["blocked"] for hand in hands]
-    played = [hand["playing"] for hand in hands]
+    stats = json.loads((run.path / "workers.json").read_text())
+    counts, players = stats["trajectories"], stats["players"].values()
+    sent = sum(player["sent"] for player in players)
+    wait = [player["idle"] + player["blocked"] for player in players]
+    played = [player["playing"] for player in players]
     unlearned = counts["accepted"] - counts["acknowledged"]
     balance = sent == counts["received"] + counts["unread"]
     depths = [sample[1] for sample in view.samples]
@@ -246,9 +246,9 @@ def _flood(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
         ("received by the executor", f"{counts['received']:,}"),
         ("left in the queue at the end", f"{counts['unread']:,}"),
         ("learned", f"{counts['acknowledged']:,}"),
-        ("in hand, not learned, at the end", f"{unlearned:,}"),
+        ("received, not learned, at the end", f"{unlearned:,}"),
         ("dropped and counted", f"{counts['dropped']:,}"),
-        ("sent = received + left, received = learned + in hand + dropped", "yes" if balance else "NO"),
+        ("sent = received + left, received = learned + waiting + dropped", "yes" if balance else "NO"),
         ("deepest queue, limit", f"{max(depths)}, {2 * shards}"),
         ("broker's memory, first and largest", f"{node[0]:.0f} MB, {max(node):.0f} MB"),
         ("executor's memory, first and largest", f"{executor[0]:.0f} MB, {max(executor):.0f} MB"),
@@ -261,11 +261,11 @@ def _flood(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
     title = f"Flood: eight workers against a slow executor, {seconds}"
     start = view.samples[0][0]
     samples = [(t - start, *rest) for t, *rest in view.samples]
-    return [Table(title, ("", "measured"), rows)], {**books, "balanced": balance, "samples": samples}
+    return [Table(title, ("", "measured"), rows)], {**stats, "balanced": balance, "samples": samples}
 
 
 def _share(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
-    """Two runs at once, three workers for both."""
+    """Measure two runs at once, with three workers for both."""
     found: dict[str, Any] = {}
 
     def one(env: str) -> None:
@@ -281,7 +281,7 @@ def _share(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
 
 
 def _decode(broker: Broker, path: Path, options: argparse.Namespace) -> Measured:
-    """LunarLander pairs as JSON lists, parsed twice as published, and as a wire message."""
+    """Decode LunarLander pairs as JSON lists, parsed twice as published, and as a wire message."""
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(PAIRS, 8)).astype(np.float32)
     action = rng.integers(0, 4, PAIRS).astype(np.int32)
@@ -313,7 +313,7 @@ def _decode(broker: Broker, path: Path, options: argparse.Namespace) -> Measured
 
 
 def _picture(results: Mapping[str, Any]) -> Figure:
-    """Left: how clone learns LunarLander, by choice of data. Right: the flood's queue and memory."""
+    """Draw, left, how clone learns LunarLander, by choice of data; right, the flood's queue and memory."""
     figure = new_figure(11, 4.2)
     left, right = figure.subplots(1, 2)
     for name, row in results.get("lunar", {}).items():

@@ -1,4 +1,4 @@
-"""Throw nearly right messages at everything that reads those of others, and see what is not refused politely.
+"""Fuzzes all code that reads messages of others with nearly right ones, and reports what is not refused.
 
 Coverage-guided: an input that reaches new code is kept and changed further. Each target has a process of its
 own, in which `--target NAME` fuzzes and prints one JSON object.
@@ -31,12 +31,12 @@ ALLOCATION = 2 * 2**30
 """Bytes of address space beyond what it has at the start: no message may make it ask for more."""
 MOST_FINDINGS = 20
 LOOK = 100
-"""Inputs between two looks at the memory."""
+"""Inputs between two checks of the memory."""
 
 
 @dataclass
 class Finding:
-    """Something that must not happen, by the shortest input that makes it happen."""
+    """Something that must not happen, with the shortest input that makes it happen."""
 
     error: str
     where: str
@@ -96,7 +96,7 @@ class Watch:
             self.finish()
 
     def finish(self) -> NoReturn:
-        """Tells the result and ends the process, because the fuzzer would go on."""
+        """Print the result and end the process, because the fuzzer would go on."""
         self.peak = max(self.peak, _resident())
         result = {
             "seconds": round(time.monotonic() - self.began, 1),
@@ -115,7 +115,7 @@ def _resident() -> int:
 
 
 def _where(error: BaseException) -> str:
-    """The innermost line of manyhands itself, of the error or of what caused it."""
+    """Return the innermost line of manyhands itself, of the error or of what caused it."""
     found = "?"
     while True:
         for step in traceback.extract_tb(error.__traceback__):

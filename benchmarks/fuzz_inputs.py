@@ -1,7 +1,7 @@
 """Inputs of the fuzzer: messages that are nearly right, so that they get past the first checks.
 
 An input is a few frames, each an envelope (1 byte: how the message is delivered), a length (4) and the
-message's own bytes. Mutations work on the parts of a message, and mend its lengths and checksum afterwards.
+message's own bytes. Mutations work on the parts of a message, and correct its lengths and checksum after.
 """
 
 import json
@@ -22,7 +22,7 @@ PREFIX = struct.Struct("<3sBII")
 FRAME = struct.Struct("<BI")
 MOST_FRAMES = 6
 LONGEST = 64 * 1024
-"""Bytes of one input."""
+"""Most bytes of one input."""
 COMPRESSED = 1
 ALIGNMENT = 64
 SIZES = {"b1": 1, "u1": 1, "i1": 1, "i2": 2, "i4": 4, "i8": 8, "u2": 2, "u4": 4, "u8": 8}
@@ -52,7 +52,7 @@ def pack_frames(frames: Sequence[Frame]) -> bytes:
 
 
 def unpack_frames(data: bytes) -> list[Frame]:
-    """The frames in any bytes; a last one that is cut short is what there is of it."""
+    """Return the frames in any bytes; a last one that is cut short is what there is of it."""
     frames: list[Frame] = []
     at = 0
     while at + FRAME.size <= len(data) and len(frames) < MOST_FRAMES:
@@ -64,7 +64,7 @@ def unpack_frames(data: bytes) -> list[Frame]:
 
 
 def take_apart(raw: bytes) -> Parts:
-    """Raises ValueError where that is not possible."""
+    """Return the parts of a message; raise ValueError where that is not possible."""
     try:
         _, flags, _, size = PREFIX.unpack_from(raw)
         body = raw[PREFIX.size :]
@@ -83,7 +83,7 @@ def take_apart(raw: bytes) -> Parts:
 
 
 def put_together(parts: Parts) -> bytes:
-    """A message with the right lengths and checksum, whatever it says."""
+    """Return a message with the right lengths and checksum, whatever it says."""
     header: bytes = msgpack.packb(parts.header, unicode_errors="surrogatepass")
     return seal(header, parts.bodies, parts.compressed)
 
@@ -232,7 +232,7 @@ class Mutator:
 
 
 def change_bytes(raw: bytes, rng: Random) -> bytes:
-    """Some of the bytes are others, left out, or there twice."""
+    """Change some of the bytes, leave them out, or repeat them."""
     for _ in range(rng.choice((1, 1, 2, 4))):
         at, size = rng.randint(0, len(raw)), rng.choice((1, 1, 2, 4, 8, 64))
         match rng.randrange(5):
@@ -255,7 +255,7 @@ def change_bytes(raw: bytes, rng: Random) -> bytes:
 
 
 def change_array(parts: Parts, rng: Random) -> Parts:
-    """Other values, another type or shape (with the bytes that it needs), another name, twice, or none."""
+    """Change an array's values, type or shape (with the bytes that it needs) or name; repeat or drop it."""
     kind, schema, meta, table = parts.header
     bodies = list(parts.bodies)
     at = rng.randrange(len(bodies))
@@ -288,7 +288,7 @@ def change_array(parts: Parts, rng: Random) -> Parts:
 
 
 def _fit(body: bytes, size: int) -> bytes:
-    """`body` cut or filled up to `size` bytes, which an earlier change may have made absurd."""
+    """Return `body` cut or filled up to `size` bytes, which an earlier change may have made absurd."""
     size = min(size, LONGEST)
     return (body + bytes(max(0, size - len(body))))[:size]
 
@@ -305,7 +305,7 @@ def _nasty_number(dtype: str, size: int, rng: Random) -> bytes:
 
 
 def change_value(value: Any, rng: Random) -> Any:
-    """A copy of plain data in which one value, anywhere inside, is another."""
+    """Return a copy of plain data in which one value, anywhere inside, is another."""
     if isinstance(value, dict) and value and rng.random() < 0.93:
         key = rng.choice(list(value))
         match rng.random():
@@ -338,7 +338,7 @@ def change_value(value: Any, rng: Random) -> Any:
 
 
 def _near(value: Any, rng: Random) -> Any:
-    """Another value that looks like it."""
+    """Return another value that looks like it."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Runs the fuzzer on every target, and keeps what came of it."""
+"""Runs the fuzzer on every target, and saves the results."""
 
 import json
 import re

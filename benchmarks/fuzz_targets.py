@@ -1,4 +1,4 @@
-"""What the fuzzer throws its inputs at: everything that reads messages of others, with real state behind it.
+"""The targets of the fuzzer: all code that reads messages of others, with real state behind it.
 
 Only the network is a double, which keeps what is sent and refuses what a real one would. Every input meets
 new objects, so that a finding can be repeated from its input alone. Errors that are meant are caught here;
@@ -92,19 +92,19 @@ class Finding(AssertionError):  # noqa: N818 (said of what was found, not of the
 
 class Target(Protocol):
     def seeds(self) -> list[list[Frame]]:
-        """Inputs that are all right."""
+        """Return inputs that are all right."""
 
     def run(self, frames: Sequence[Frame]) -> None: ...
 
 
 def check_shown(text: object) -> None:
-    """What a person is shown must be printable lines."""
+    """Refuse a text to show to a person that is not made of printable lines."""
     if not isinstance(text, str) or not all(line.isprintable() for line in text.split("\n")):
         raise Finding(f"not printable: {text!r:.200}")
 
 
 def check_name(name: object) -> None:
-    """What AMQP carries as a short string."""
+    """Refuse a name that AMQP cannot carry as a short string."""
     if not isinstance(name, str) or len(name.encode()) > LONGEST_NAME:
         raise Finding(f"no name for a queue, an exchange or a message: {name!r:.60}")
 
@@ -127,7 +127,7 @@ def frame(message: wire.Message | bytes, envelope: int = 0) -> Frame:
 
 
 class Wire:
-    """The wire format itself: nothing but WireError, and what is understood can be said again."""
+    """The wire format itself: raises nothing but WireError, and what it decodes can be encoded again."""
 
     def __init__(self) -> None:
         planned = small_plan()
@@ -200,7 +200,7 @@ def played_pictures(trajectory: Trajectory, layout: Layout) -> Trajectory:
 
 
 class Orders:
-    """The messages of an order's life: WireError, or UsageError where a description is read by itself."""
+    """The messages about an order: raise WireError, or UsageError where a description is read alone."""
 
     KINDS: Mapping[str, Any] = {
         "task": Task,
@@ -263,7 +263,7 @@ class Orders:
             ActionSpec.from_json(action.to_json())
 
     def _check(self, read: Any) -> None:
-        """What was believed can be worked with, and said again."""
+        """Check that what was decoded can be worked with, and encoded again."""
         if isinstance(read, Task):
             with suppress(UsageError):
                 OwnLimits(100, 8, 1).check(read)
@@ -295,7 +295,7 @@ class Orderly:
 
 
 class QuietLink:
-    """A broker that takes everything that AMQP could carry, and tells nobody."""
+    """A broker that takes everything that AMQP could carry, and passes nothing on."""
 
     def __init__(self, address: Address, *_: Any, **__: Any) -> None:
         self.address, self.generation, self.closing = address, 1, False
@@ -336,7 +336,7 @@ class QuietLink:
 
 @dataclass(frozen=True)
 class Delivered:
-    """A message as the broker brings it."""
+    """A message as the broker delivers it."""
 
     body: bytes
     message_id: str | None
@@ -357,7 +357,7 @@ def delivered(each: Frame) -> Delivered:
 
 
 def in_envelope(message: wire.Message | bytes, identity: str | None = None, data: bool = False) -> Frame:
-    """A message as it really comes; `data`: by the data_queue."""
+    """Return a message with the envelope in which it really comes; `data`: by the data_queue."""
     return frame(message, IDS.index(identity) + 8 + 32 * data)
 
 
@@ -388,7 +388,7 @@ class Counting:
 
 
 class Shown:
-    """A listener that looks at what a person would see."""
+    """A listener that checks what a person would see."""
 
     def said(self, text: str) -> None:
         check_shown(text)
@@ -505,7 +505,7 @@ class ExecutorSide:
 
 
 class FuzzedPlayer(amqp_worker.Player):
-    """Fails for nothing but what it is meant to fail for."""
+    """A player whose orders must not fail with any error but those of manyhands."""
 
     def _fail(self, session: Any, text: str) -> None:
         error = sys.exc_info()[1]
@@ -620,7 +620,7 @@ class JoinedSide:
                     check_shown(getattr(event, "reason", ""))
 
     def _configure(self, channel: amqp_joined.JoinedChannel) -> None:
-        """Only where that is the answer: for another one it would wait."""
+        """Read the settings only where they have come: for another message it would wait."""
         first = channel.arrivals.get()
         channel.arrivals.put(first)
         if first[0] == "settings":
@@ -629,7 +629,7 @@ class JoinedSide:
 
 
 class Talk:
-    """The child's end of a connection on which a parent says what it is given to say."""
+    """The child's end of a connection on which the parent's messages are the frames."""
 
     def __init__(self, frames: Sequence[Frame]) -> None:
         self.left = [each.raw for each in frames]
@@ -652,13 +652,13 @@ class Talk:
 
 
 class ChildLink(child_link.Link):
-    """Looks for a lost parent only when it is told to."""
+    """A link that does not look for a lost parent by itself."""
 
     def _come_back(self) -> None: ...
 
 
 class ChildSide:
-    """A child from its first word on: welcome, answers, and welcome again."""
+    """A child from its first message on: welcome, answers, and welcome again."""
 
     def __init__(self) -> None:
         self.plan = small_plan()
@@ -723,7 +723,7 @@ class ChildSide:
 
 
 class ServerTalk:
-    """The parent's end of a connection on which a child says what it is given to say."""
+    """The parent's end of a connection on which the child's messages are given."""
 
     remote_address = ("127.0.0.1", 5)
 
@@ -759,7 +759,7 @@ class ServerTalk:
 
 
 class ParentSide:
-    """A parent whom somebody meets: at the door, when it gets ready, or when it exchanges."""
+    """A parent that gets a connection: at its hello, when the child gets ready, or when it exchanges."""
 
     def __init__(self) -> None:
         self.plan = small_plan()
@@ -789,7 +789,7 @@ class ParentSide:
         return found
 
     def run(self, frames: Sequence[Frame]) -> None:
-        """The first envelope says which format there is, and how far the talk has come already."""
+        """Run the frames; the first envelope says which format to use, and how far the talk has come."""
         first = frames[0].envelope if frames else 0
         how = FORMATS[first % 3]
         before = {0: [], 1: [self.hello(), self.ready(first)], 2: [self.hello()]}[first // 3 % 3]
@@ -812,7 +812,7 @@ class ParentSide:
 
 
 class Settings:
-    """A file of settings, or those of a run that is joined: UsageError, or what they say."""
+    """A file of settings, or those of a run that is joined: read, or refused with UsageError."""
 
     def seeds(self) -> list[list[Frame]]:
         texts = [

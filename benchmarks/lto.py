@@ -25,7 +25,7 @@ from manyhands.runs.report import Table, trained
 from manyhands.runs.store import LAST, Run
 
 SEEDS = (501, 502, 503, 504, 505)
-"""Reserved for this benchmark."""
+"""Seeds reserved for this benchmark."""
 SAMPLERS = ("random", "latin", "uncertainty", "heterogeneous")
 DRIVERS = (1, 2, 3, 5, 6)
 PUBLISHED = {
@@ -80,12 +80,12 @@ PARTS = ("bits", "quality", "rate", "speed-up", "one-shot", "dimensions", "uneve
 
 
 def train(path: Path, *words: object) -> Run:
-    """One run by command line."""
+    """Train once by command line, and return the run."""
     return trained(("lto", *words), path, TIMEOUT)
 
 
 def _runs(jobs: Mapping[tuple[Any, ...], Sequence[object]], path: Path) -> dict[tuple[Any, ...], Run]:
-    """Each of them plays in its own process."""
+    """Train all jobs, each of which plays in its own process."""
     return side_by_side(
         {
             key: partial(train, path / "-".join(map(str, key)), *words, "--drivers", 0)

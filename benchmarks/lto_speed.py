@@ -20,7 +20,7 @@ from manyhands.runs.store import Run
 DRIVERS = (1, 2, 4, 8, 16, 32, 64)
 EPISODES, MOVES = 64, 2
 PUBLISHED_SECONDS = 30_341 / 10_000
-"""Of collection, per training step of 64 episodes, one after the other."""
+"""Published seconds of collection per training step of 64 episodes, one after the other."""
 WARM = 3
 """Training steps that count as start-up."""
 COSTS = (0.0, 0.0001, 0.0003, 0.001, 0.003)
@@ -38,7 +38,7 @@ def _train(path: Path, seconds: float, *words: object, ranks: Path | None = None
 
 
 def _per_step(run: Run) -> dict[str, float]:
-    """Seconds booked per training step, once it is under way."""
+    """Return the seconds booked per training step, once training is under way."""
     rows = [row for row in run.rows() if row.get("version", 0) >= WARM]
     first, last = rows[0], rows[-1]
     steps = last["version"] - first["version"]
@@ -47,7 +47,7 @@ def _per_step(run: Run) -> dict[str, float]:
 
 
 def steps_per_second(path: Path) -> Measured:
-    """One process, the plain function, 64 episodes a training step."""
+    """Measure one process with the plain function and 64 episodes a training step."""
     run = _train(
         path / "rate", 0, "ackley", "--episodes", EPISODES, "--drivers", 0, "--steps", 2000, "--seed", 501
     )
@@ -113,7 +113,7 @@ def speed_up(path: Path) -> Measured:
 
 
 def uneven(path: Path, seeds: Sequence[int]) -> Measured:
-    """Six drivers, the last six times as slow as the first: all wait for it, or none."""
+    """Measure six drivers, the last six times as slow as the first: all wait for it, or none."""
     rows = []
     numbers: dict[str, Any] = {}
     problem = Problem(("ackley",))

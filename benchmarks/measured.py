@@ -10,19 +10,19 @@ from manyhands.core.arrays import Array
 from manyhands.envs.lto import ackley
 
 SECONDS = "MANYHANDS_BENCH_SECONDS"
-"""How long one evaluation takes."""
+"""The environment variable that says how many seconds one evaluation takes."""
 RANKS = "MANYHANDS_BENCH_RANKS"
-"""A directory in which processes take numbers; process n is n + 1 times as slow."""
+"""The variable of a directory in which processes take numbers; process n is n + 1 times as slow."""
 _rank: list[int] = []
 
 
 def slow(point: Array) -> float:
-    """Ackley, which takes that long in all."""
+    """Return Ackley's value, taking that long in all."""
     return _taking(float(os.environ[SECONDS]), point)
 
 
 def uneven(point: Array) -> float:
-    """Ackley on devices of different speed."""
+    """Return Ackley's value as devices of different speed would."""
     if not _rank:
         _rank.append(_take_number(Path(os.environ[RANKS])))
     return _taking(float(os.environ[SECONDS]) * (1 + _rank[0]), point)

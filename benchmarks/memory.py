@@ -21,7 +21,7 @@ from manyhands.runs.report import OUT, Report, Table, at_least_one, last_line, m
 from manyhands.runs.store import Run
 
 INTERVAL = 0.5
-"""Seconds between two looks."""
+"""Seconds between two measurements."""
 WARM_UP = 0.2
 """Share of the steps after which nothing should grow any more."""
 LIMIT = 100.0
@@ -43,13 +43,13 @@ class History:
     had_torch: bool = False
 
     def warm(self, total: int) -> float:
-        """MB at the end of the warm-up."""
+        """Return the MB at the end of the warm-up."""
         return next(
             mb for step, mb in zip(self.steps, self.megabytes, strict=True) if step >= WARM_UP * total
         )
 
     def growth(self, total: int) -> float:
-        """Percent from the end of the warm-up to the end of the run."""
+        """Return the growth, in percent, from the end of the warm-up to the end of the run."""
         return 100 * (self.megabytes[-1] / self.warm(total) - 1)
 
 
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _watch(env: str, flags: list[str], total: int) -> list[History]:
-    """Trains in a process of its own and looks at it until it ends."""
+    """Train in a process of its own and measure it until it ends."""
     with tempfile.TemporaryDirectory(prefix="manyhands-memory-") as temporary:
         run = Run(Path(temporary) / "run")
         command = manyhands("train", env, "--dir", run.path, "--quiet", *flags)

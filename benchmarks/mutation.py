@@ -23,6 +23,8 @@ from manyhands.runs.plots import BLUE, RED, new_figure, tidy
 from manyhands.runs.report import OUT, Report, Table, at_least_one
 
 LEAST_SCORE = 0.85
+CALM, CALM_SECONDS = "tests/unit/test_losses.py", 300.0
+"""Tests that must pass in a copy of the source that nothing has changed."""
 REASONS = Path("benchmarks/mutation_reasons.yaml")
 """Why mutants survive: by module, then by the line as it was, stripped."""
 KILLED, SLOW, SURVIVED, UNCOVERED = "failed", "timed out", "survived", "not covered"
@@ -78,7 +80,10 @@ def _run(chosen: Sequence[Mutant], tests: QuickTests, place: Path, at_once: int)
     """Every mutant in one of the workspaces; in the order of `chosen`."""
     free: SimpleQueue[Worker] = SimpleQueue()
     for i in range(at_once):
-        free.put(Worker(workspace(place / f"worker-{i}")))
+        worker = Worker(workspace(place / f"worker-{i}"))
+        if failed := worker.run([CALM], CALM_SECONDS):
+            raise RunError(f"{failed} fails without any mistake")
+        free.put(worker)
     done: list[int] = []
 
     def one(mutant: Mutant) -> Outcome:

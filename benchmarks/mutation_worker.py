@@ -18,7 +18,7 @@ from benchmarks.mutants import SOURCE, Mutant, mutated
 
 GRACE, FACTOR = 20.0, 4.0
 """A mutant may take so many seconds more, and so many times as long, as the tests take without it."""
-LIBRARIES = ("numpy", "torch", "gymnasium", "pytest", "hypothesis", "rich", "yaml", "aio_pika", "msgpack")
+LIBRARIES = ("numpy", "torch", "gymnasium", "pytest", "rich", "yaml", "aio_pika", "msgpack")
 
 
 def workspace(place: Path) -> Path:
@@ -58,15 +58,19 @@ class Worker:
         began = time.monotonic()
         path.write_text(mutated(source, mutant.operator, mutant.occurrence))
         try:
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            order = {"names": list(names), "seconds": GRACE + FACTOR * expected}
-            self.process.stdin.write(json.dumps(order) + "\n")
-            self.process.stdin.flush()
-            failed: str | None = json.loads(self.process.stdout.readline())
+            failed = self.run(names, GRACE + FACTOR * expected)
         finally:
             path.write_text(source)
         return failed, time.monotonic() - began
+
+    def run(self, names: Sequence[str], seconds: float) -> str | None:
+        """Return the test that fails with the source as it lies there."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"names": list(names), "seconds": seconds}) + "\n")
+        self.process.stdin.flush()
+        failed: str | None = json.loads(self.process.stdout.readline())
+        return failed
 
     def close(self) -> None:
         assert self.process.stdin is not None

@@ -23,9 +23,9 @@ LEARNERS = {
     "CartPole-v1": ("ppo", "run.checkpoint_every=10"),
 }
 SECONDS = {"ALE/Breakout-v5": 45.0, "LunarLander-v3": 15.0, "CartPole-v1": 12.0}
-"""Of one measurement, with starting."""
+"""Seconds of one measurement, with starting."""
 LEARNED = 0.3
-"""Of the rows of metrics, the first part is not counted: starting, and warming up."""
+"""The first share of the rows of metrics, which is not counted: starting, and warming up."""
 MOST_LOST = 0.5
 BUSY = "while True: pass"
 
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
 
 @contextmanager
 def _neighbour(there: bool) -> Iterator[None]:
-    """A process that never sleeps."""
+    """Run a process that never sleeps, if one is to be there."""
     if not there:
         yield
         return
@@ -98,7 +98,7 @@ def _median(speeds: Sequence[Speed], env: str, busy: bool) -> float:
 
 
 def _kept(speeds: Sequence[Speed], env: str) -> float:
-    """The part of its speed that a learner keeps: the median of the rounds."""
+    """Return the share of its speed that a learner keeps: the median of the rounds."""
     ratios = []
     for number in {speed.round for speed in speeds if speed.env == env}:
         found = {s.neighbour: s.steps_per_second for s in speeds if (s.env, s.round) == (env, number)}

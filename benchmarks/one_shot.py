@@ -23,7 +23,7 @@ TRIALS = 40
 STEPS = {"ackley": 5000, "rosenbrock": 10_000}
 
 Optimiser = Callable[[Callable[[float], float]], float]
-"""From f of one x in [-1, 1] to the x it ends at."""
+"""A function from f of one x in [-1, 1] to the x at which it ends."""
 
 
 def one_shot(path: Path, seed: int) -> Measured:

@@ -16,7 +16,7 @@ from manyhands.runs.report import OUT, Report, Table, cores
 Measured = tuple[list[Table], dict[str, Any]]
 """Tables to read, and numbers to compute and draw with."""
 Part = Callable[[], Measured | Iterator[Measured]]
-"""What measures a part: at once, or piece by piece, each time with all that there is so far."""
+"""Measures a part: at once, or piece by piece, each time with all that there is so far."""
 
 
 def parse(
@@ -41,7 +41,7 @@ def measure(
     notes: Sequence[str],
     picture: Callable[[Mapping[str, Any]], Figure],
 ) -> None:
-    """Those that `options.only` names; the others stay as they were measured before."""
+    """Measure the parts that `options.only` names; the others stay as they were measured before."""
     measured = _kept(name, options.out) if options.go_on or set(options.only) != set(parts) else {}
     for part in options.only:
         result = parts[part]()
@@ -73,14 +73,14 @@ def _when(name: str, part: Mapping[str, Any]) -> str:
 
 
 def _as_measured(notes: Sequence[str], found: Mapping[str, Any]) -> list[str]:
-    """A note that begins with a part's name is of that part, and says how it was when it was measured."""
+    """Return the notes; one that begins with a part's name says how that was when it was measured."""
     kept = {name: part["notes"] for name, part in found.items() if "notes" in part}
     others = [note for note in notes if note.partition(":")[0] not in kept]
     return [*others, *(note for own in kept.values() for note in own)]
 
 
 def side_by_side(jobs: Mapping[tuple[Any, ...], Callable[[], Any]]) -> dict[tuple[Any, ...], Any]:
-    """What the jobs make, as many at a time as there are cores; each works in processes of its own."""
+    """Run the jobs, as many at a time as there are cores, each in processes of its own."""
     with ThreadPoolExecutor(cores()) as pool:
         made = {key: pool.submit(job) for key, job in jobs.items()}
         found = {}

@@ -1,4 +1,4 @@
-"""The other libraries' home: a virtual environment of their own, made when it is missing."""
+"""A virtual environment for the other libraries, made when it is missing."""
 
 import shlex
 import subprocess
@@ -15,7 +15,7 @@ CONSTRAINTS = Path("constraints.txt")
 
 
 def python(venv: Path) -> Path:
-    """The interpreter of a `venv` that has Stable-Baselines3, installed first if need be."""
+    """Return the interpreter of a `venv` that has Stable-Baselines3, installed first if need be."""
     interpreter = venv / "bin" / "python"
     if not interpreter.exists():
         print(f"making {venv}", flush=True)
@@ -32,7 +32,7 @@ def _constraints() -> list[str]:
 
 
 def _requirements() -> list[str]:
-    """The same torch, numpy and Gymnasium as ours, so that only the library differs."""
+    """Return the same torch, numpy and Gymnasium as ours, so that only the library differs."""
     torch, numpy, gymnasium = (version(name).partition("+")[0] for name in ("torch", "numpy", "gymnasium"))
     ours = [f"torch=={torch}", f"numpy=={numpy}", f"gymnasium[box2d]=={gymnasium}", "ale-py"]
     return ["stable-baselines3", *ours, "opencv-python-headless"]

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv  # type:
 
 
 def maker(env_id: str) -> Callable[[], Any]:
-    """Without Gymnasium's checker, as manyhands and the bare loop make theirs."""
+    """Return a maker of environments without Gymnasium's checker, as manyhands and the bare loop do."""
     return lambda: Monitor(gymnasium.make(env_id, disable_env_checker=True))
 
 

@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 BOARD, BOARD_STEPS = "MinAtar/Breakout-v1", 200_000
 BOARD_SEEDS = 3
 OTHERS = {"500,000": "5.8", "1,000,000": "11.1", "5,000,000": "16.7"}
-"""What MinAtar's own example of DQN scored after so many steps, as a user of it noted in public: ten episodes
+"""Scores of MinAtar's own example of DQN after so many steps, as a user of it noted in public: ten episodes
 of one run each. The paper (Young & Tian 2019) shows curves and gives no numbers."""
 REPLAY_ROWS, REPLAY_BATCH, REPLAY_ROUNDS = 1_000_000, 512, 300
 LONG_ROUNDS = 10_000
@@ -41,7 +41,7 @@ TIMEOUT = 7200.0
 
 
 def train(path: Path, *words: object) -> Run:
-    """One run by command line."""
+    """Train once by command line, and return the run."""
     return trained(("train", *words), path, TIMEOUT)
 
 
@@ -113,7 +113,7 @@ def _spread(values: Array | Sequence[float]) -> str:
 
 
 def values(run: Run, episodes: int, seed: int) -> tuple[float, float]:
-    """What the last agent thinks that states are worth, and what came of them: means over its episodes."""
+    """Return the mean value that the last agent gives to states, and the mean return that followed."""
     config = run.config()
     assert isinstance(config.algo, DqnConfig)
     agent, env = load(run, LAST), envs.make(config.env)
@@ -164,7 +164,7 @@ def replay() -> Measured:
 
 
 def _grown(memory: Replay, layout: Layout) -> tuple[float, float]:
-    """Megabytes of this process once the memory is full, and long after."""
+    """Return the megabytes of this process once the memory is full, and long after."""
     arrays = layout.allocate()
     for array in arrays.values():
         array[...] = 0

@@ -1,4 +1,4 @@
-"""What a running `manyhands train` holds in memory, seen from outside."""
+"""The memory that a running `manyhands train` holds, measured from outside."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +45,7 @@ def megabytes(of: "psutil.Process") -> float | None:
 
 
 def has_torch(pid: int) -> bool:
-    """Whether the process has loaded torch's libraries; Linux only, False once it has ended."""
+    """Return whether the process has loaded torch's libraries; Linux only, False once it has ended."""
     try:
         return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
     except (FileNotFoundError, ProcessLookupError):

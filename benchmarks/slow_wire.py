@@ -1,4 +1,4 @@
-"""A network far away, without one: a proxy that holds back what it carries."""
+"""A proxy that delays what it carries, as a network far away would."""
 
 import random
 import socket
@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 PIECE = 65536
 PACKET = 1448
-"""Bytes of a piece that are lost or not."""
+"""Bytes of a packet: they are lost together."""
 
 
 class SlowWire:
@@ -68,7 +68,7 @@ class SlowWire:
                 return  # one of them is gone, and so will the other be
 
     def cut(self) -> None:
-        """All connections that there are; others may be made."""
+        """Close all connections that there are; others may be made."""
         self._end(self.ends)
 
     def close(self) -> None:

@@ -24,12 +24,12 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 3.0, 8.0
 """Seconds between two accidents."""
 LEAST_THROUGHPUT = 0.6
 MOST_GROWTH = 0.15
-"""Of a role's memory, from the first to the last third of the time."""
+"""The share by which a role's memory may grow from the first to the last third of the time."""
 
 
 @dataclass
 class Soak:
-    """What happened to one part."""
+    """The results of one part."""
 
     part: str
     seed: int
@@ -45,11 +45,11 @@ class Soak:
 
     @property
     def throughput(self) -> float:
-        """As a part of the calm run's."""
+        """The speed as a share of the calm run's."""
         return self.calm_seconds / self.seconds
 
     def growth(self, role: str) -> float:
-        """Of the largest a role was, from the first third of the time to the last."""
+        """Return the growth of the largest size of a role, from the first third of the time to the last."""
         sizes = self.memory[role]
         third = max(1, len(sizes) // 3)
         return max(sizes[-third:]) / max(sizes[:third]) - 1

@@ -1,4 +1,4 @@
-"""Hosts of a test on one machine: network namespaces that can be cut off, and what is left of it all."""
+"""Hosts of a test on one machine: network namespaces that can be cut off, and a check of what they leave."""
 
 import os
 import subprocess
@@ -50,11 +50,11 @@ class Hosts:
         return f"10.231.{i}"
 
     def address(self, i: int) -> str:
-        """This machine, as host i reaches it."""
+        """Return the address of this machine, as host i reaches it."""
         return f"{self._base(i)}.1"
 
     def inside(self, i: int) -> list[str]:
-        """The words before a command that is to run on host i."""
+        """Return the words before a command that is to run on host i."""
         return ["ip", "netns", "exec", self.names[i]]
 
     def cut(self, i: int) -> None:
@@ -71,7 +71,7 @@ def _ip(*words: str) -> None:
 
 
 def marked_environment(temporary: Path) -> tuple[str, dict[str, str]]:
-    """An environment for all that is started, by which it can be found again, as can its temporary files."""
+    """Return a mark, and an environment with it for all that is started, by which that can be found again."""
     mark = uuid.uuid4().hex
     temporary.mkdir()
     return mark, {**os.environ, MARK: mark, "TMPDIR": str(temporary)}
@@ -87,7 +87,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def left_behind(mark: str, temporary: Path) -> list[str]:
-    """Processes that are still there after a while, and their temporary files."""
+    """Return the processes that are still there after a while, and their temporary files."""
     deadline = time.monotonic() + LEAVE_TIMEOUT
     while marked(mark) and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -99,7 +99,7 @@ def left_behind(mark: str, temporary: Path) -> list[str]:
 
 
 def megabytes(pids: list[int]) -> float:
-    """Of these processes and all that they started."""
+    """Return the MB that these processes, and all that they started, hold."""
     total = 0
     for pid in pids:
         with suppress(psutil.Error):

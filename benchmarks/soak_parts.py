@@ -1,4 +1,4 @@
-"""What the soak test disturbs: a run over a broker, and a parent with its children."""
+"""The parts that the soak test disturbs: a run over a broker, and a parent with its children."""
 
 import os
 import random
@@ -23,16 +23,16 @@ from manyhands.runs.store import LAST, Run
 from manyhands.system.processes import die_with_parent
 
 Accidents = dict[str, tuple[float, Callable[[], None]]]
-"""By name: how often, and what happens."""
+"""Accidents by name: how often they happen, and the function that causes them."""
 SHORTEST_OUTAGE, LONGEST_OUTAGE = 1.0, 4.0
 """Seconds for which a network is cut or a process stopped."""
 GRACE = 60.0
 CALM_EXCHANGES = 4
-"""A calm parent makes one part in so many of the exchanges; their rate is steady."""
+"""The divisor of the exchanges for a calm parent, which makes fewer of them; their rate is steady."""
 
 
 class Part(ABC):
-    """Processes that start again when they are gone, and what may happen to them."""
+    """Processes that are started again when they are gone, and the accidents that may happen to them."""
 
     hosts: int
 
@@ -62,7 +62,7 @@ class Part(ABC):
 
     @abstractmethod
     def command(self, name: str) -> list[str]:
-        """What starts, or goes on with, the process of this name."""
+        """Return the command that starts, or goes on with, the process of this name."""
 
     @abstractmethod
     def accidents(self) -> Accidents: ...
@@ -72,7 +72,7 @@ class Part(ABC):
 
     @abstractmethod
     def calm(self) -> tuple[float, Float32 | None]:
-        """Seconds that a calm run takes for the same, and its weights where they can be compared."""
+        """Return the seconds that a calm run takes for the same, and its weights where comparable."""
 
     @abstractmethod
     def exact(self) -> bool | None: ...
@@ -100,7 +100,7 @@ class Part(ABC):
             )
 
     def look_after(self) -> None:
-        """Ends outages, and starts again whatever has ended."""
+        """End outages that are over, and start again whatever has ended."""
         now = time.monotonic()
         for when, mend in [each for each in self.later if each[0] <= now]:
             self.later.remove((when, mend))
@@ -114,7 +114,7 @@ class Part(ABC):
                 self.launch(name)
 
     def settle(self) -> None:
-        """Every outage is over."""
+        """End every outage."""
         for _, mend in self.later:
             mend()
         self.later.clear()
@@ -139,7 +139,7 @@ class Part(ABC):
         self.for_a_while(lambda: self.network.cut(host), lambda: self.network.mend(host))
 
     def one_below(self, names: list[str]) -> int | None:
-        """A process that one of these has started."""
+        """Return a process that one of these has started."""
         found = []
         for name in names:
             with suppress(psutil.Error):
@@ -158,7 +158,7 @@ class Part(ABC):
             self.pause(pid)
 
     def stop(self) -> None:
-        """The first process, politely; the others end with it, or when this is left."""
+        """Interrupt the first process and wait for it; the others end with it, or when this is left."""
         first = next(iter(self.running))
         process = self.running.pop(first)
         deadline = time.monotonic() + GRACE
@@ -246,7 +246,7 @@ class BrokerPart(Part):
         }
 
     def calm(self) -> tuple[float, Float32 | None]:
-        """The same number of updates with the same workers, in another directory."""
+        """Run the same number of updates with the same workers, in another directory."""
         updates = int(self.run.status()["version"])
         self.broker.start()
         try:
@@ -340,6 +340,6 @@ class ParentPart(Part):
         return seconds * total / self.wanted, None
 
     def exact(self) -> bool | None:
-        """Every exchange belongs to one child, and every child's steps are counted once."""
+        """Return whether every exchange belongs to one child, and every child's steps are counted once."""
         status = self.run.status()
         return bool(sum(child["exchanges"] for child in status["children"].values()) == status["version"])

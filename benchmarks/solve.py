@@ -1,4 +1,4 @@
-"""How long from typing the command to a solved environment, and does it hold on fresh episodes."""
+"""How long it takes from typing the command to a solved environment, and does it hold on fresh episodes."""
 
 import argparse
 import shlex
@@ -21,7 +21,7 @@ from manyhands.runs.report import OUT, Report, Table, at_least_one, last_line, m
 from manyhands.runs.store import Run
 
 FIVE, THREE = (301, 302, 303, 304, 305), (301, 302, 303)
-"""Reserved for this benchmark: recipes are to be tuned with others."""
+"""Seeds reserved for this benchmark: recipes are to be tuned with others."""
 PLAN: dict[str, tuple[int, ...]] = {
     "CartPole-v1": FIVE,
     "LunarLander-v3": FIVE,
@@ -33,7 +33,7 @@ PLAN: dict[str, tuple[int, ...]] = {
 }
 EPISODES = 100
 FRESH = 10_000
-"""Added to a seed for the evaluation, whose episodes no training or test has seen."""
+"""The number added to a seed for the evaluation, whose episodes no training or test has seen."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _measure(
 
 
 def _score(value: float) -> str:
-    """Two decimals where returns are as small as FrozenLake's."""
+    """Format a score: two decimals where returns are as small as FrozenLake's."""
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 

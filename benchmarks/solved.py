@@ -26,7 +26,7 @@ from manyhands.runs.store import Run
 
 ENVIRONMENTS = ("LunarLander-v3", "CartPole-v1")
 FIRST_SEED, SEEDS = 5001, 50
-"""Reserved for this benchmark: nothing is tuned with these."""
+"""Seeds reserved for this benchmark: nothing is tuned with these."""
 EPISODES = 1000
 FRESH, PARTS = 20_000, 2
 """An agent is judged on episodes of the seeds FRESH + PARTS * seed + part, which no training has seen."""
@@ -91,7 +91,7 @@ def _known(log: Path | None) -> list[Outcome]:
 
 
 def _reported(out: Path) -> list[Outcome]:
-    """What an earlier report holds."""
+    """Return what an earlier report holds."""
     path = out / "solved.json"
     plain = json.loads(path.read_text())["results"]["runs"] if path.exists() else []
     return [Outcome(**run) for run in plain]
@@ -135,7 +135,7 @@ def _train(version: str, source: Path | None, env: str, seed: int, episodes: int
 
 
 def _judge(path: Path, seed: int, episodes: int, timeout: float) -> tuple[float, float]:
-    """The mean and deviation of the agent's return; half of the episodes on each of two cores."""
+    """Return the mean and deviation of the agent's return; half of the episodes on each of two cores."""
     halves = (episodes - episodes // 2, episodes // 2)
     commands = [
         manyhands("eval", path, "--episodes", count, "--seed", FRESH + PARTS * seed + part, "--json")
@@ -200,7 +200,7 @@ def _report(outcomes: Sequence[Outcome], episodes: int, arguments: list[str]) ->
 
 
 def _ratios(outcomes: Sequence[Outcome], envs: Sequence[str]) -> list[str]:
-    """New over old."""
+    """Compare the wall clock of the new version with that of the old one."""
     notes = []
     for env in envs:
         old, new = ({each.seed: each.wall for each in _group(outcomes, v, env)} for v in (OLD, NEW))

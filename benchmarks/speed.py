@@ -50,7 +50,7 @@ OURS = "manyhands"
 
 @dataclass(frozen=True)
 class Contender:
-    """Someone who can be timed: steps/s in an environment, over some seconds, with a seed."""
+    """A program that can be timed: steps/s in an environment, over some seconds, with a seed."""
 
     name: str
     measure: Callable[[str, float, int], float]
@@ -108,7 +108,7 @@ def _contenders(interpreter: Path, extra: list[str]) -> list[Contender]:
 
 
 def _earlier(out: Path) -> tuple[list[Speed], list[int]]:
-    """Rounds of a report that was saved, and their seeds."""
+    """Return the rounds of a report that was saved, and their seeds."""
     file = out / "speed.json"
     if not file.exists():
         raise UsageError(f"there is no {file} to go on with")
@@ -124,7 +124,7 @@ def _earlier(out: Path) -> tuple[list[Speed], list[int]]:
 def _take_turns(
     contenders: Sequence[Contender], envs: Sequence[str], seeds: Sequence[int], seconds: float
 ) -> list[Speed]:
-    """Round-robin, each round beginning with another one, so that a slow spell of the machine hits all."""
+    """Time contenders in turns, each round beginning with another one, so that a slow spell hits all."""
     measured = []
     for number, seed in enumerate(seeds):
         first = seed % len(contenders)
@@ -143,7 +143,7 @@ def _time_manyhands(extra: list[str], env: str, seconds: float, seed: int) -> fl
 
 
 def _time_bare(mended: int, env: str, seconds: float, seed: int) -> float:
-    """All cores at once, counting over the same stretch of time."""
+    """Time all cores at once, counting over the same stretch of time."""
     start = time.time() + HEAD_START
     script = Path(__file__).with_name("bare_loop.py")
     processes = []
@@ -178,12 +178,12 @@ def _time_sb3(interpreter: Path, vector: str, threads: int, env: str, seconds: f
 
 
 def _speeds(measured: Sequence[Speed], env: str, name: str) -> list[float]:
-    """Of one contender, round after round."""
+    """Return the speeds of one contender, round after round."""
     return [item.speed for item in measured if (item.env, item.contender) == (env, name)]
 
 
 def _ratios(contenders: Sequence[Contender], measured: Sequence[Speed], env: str) -> dict[str, list[float]]:
-    """manyhands over the best peer and over the bare loop, within each round."""
+    """Return the ratios of manyhands to the best peer and to the bare loop, within each round."""
     ours = _speeds(measured, env, OURS)
     peers_speeds = [_speeds(measured, env, contender.name) for contender in contenders if contender.is_peer]
     best = [max(round_speeds) for round_speeds in zip(*peers_speeds, strict=True)]

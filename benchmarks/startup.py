@@ -48,7 +48,7 @@ class Stamped(gymnasium.Wrapper):
 def make():
     return Stamped(gymnasium.make(os.environ["FIRST_STEP_ENV"], disable_env_checker=True))
 '''
-"""An environment that tells when it is first stepped, wherever that happens."""
+"""An environment that records when it is first stepped, wherever that happens."""
 TIMEOUT = 120.0
 WATCH = 3.0
 """Seconds of training after the first step during which the workers' memory is looked at."""
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _time_help() -> float:
-    """By the installed command where there is one, as a user types it."""
+    """Time `--help` by the installed command where there is one, as a user types it."""
     installed = Path(sys.executable).with_name("manyhands")
     command = [str(installed), "--help"] if installed.exists() else manyhands("--help")
     began = time.perf_counter()
@@ -122,7 +122,7 @@ def start(env: str, workers: int, seed: int) -> Start:
 
 
 def _wait_for(stamp: Path, process: subprocess.Popen[bytes]) -> float | None:
-    """The time of the first step; None when there was none."""
+    """Return the time of the first step; None when there was none."""
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline and process.poll() is None:
         if stamp.exists() and (text := stamp.read_text()):
@@ -132,7 +132,7 @@ def _wait_for(stamp: Path, process: subprocess.Popen[bytes]) -> float | None:
 
 
 def _watch_workers(process: subprocess.Popen[bytes]) -> tuple[dict[int, float], bool]:
-    """The most MB that each worker held, and whether one of them loaded torch."""
+    """Return the most MB that each worker held, and whether one of them loaded torch."""
     held: dict[int, float] = {}
     torch = False
     executor = resident.process(process.pid)

@@ -1,4 +1,4 @@
-"""How fast a training goes once it is under way."""
+"""The speed of a training once it is under way."""
 
 import shlex
 import signal
@@ -21,8 +21,7 @@ Steady = Callable[[Mapping[str, Any]], bool]
 
 
 def training_speed(words: Sequence[object], seconds: float, steady: Steady) -> float:
-    """Steps/s of a `manyhands` command that trains: it is let go for `seconds` after the start-up, then
-    interrupted."""
+    """Return the steps/s of a `manyhands` command that trains for `seconds` after its start-up."""
     with tempfile.TemporaryDirectory(prefix="manyhands-speed-") as temporary:
         run = Run(Path(temporary) / "run")
         endless = ("--until", "steps", "--steps", 10**12, "--dir", run.path, "--quiet")

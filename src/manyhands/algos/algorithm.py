@@ -1,4 +1,4 @@
-"""What an algorithm is: one object that answers every question the rest of the package has about it."""
+"""The interface of an algorithm: one object with all that the rest of the package asks about it."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from manyhands.core.weights import Weights
 
 @dataclass(frozen=True)
 class LearnerSetup:
-    """What a learner is made from."""
+    """The parts that a learner is made from."""
 
     spec: NetSpec
     layout: Layout
@@ -41,7 +41,7 @@ class Algorithm:
     """
 
     config: ClassVar[type[Any]]
-    """Its settings: a frozen dataclass with a sentence under every field."""
+    """The class of its settings: a frozen dataclass with a sentence under every field."""
     actions: ClassVar[Any] = (Discrete, MultiDiscrete, Box)
     """The kinds of action spaces that it supports: one, or several."""
     heads: ClassVar[Mapping[str, Callable[[Any], int]]] = {}
@@ -50,7 +50,7 @@ class Algorithm:
     general: ClassVar[Mapping[str, Any]] = {}
     """Settings by section for environments without a recipe."""
     columns: ClassVar[tuple[str, ...]] = ()
-    """What actors note down of every step beside the usual; see `note`."""
+    """Names of the columns that actors record of every step beside the usual ones; see `note`."""
     uses_cores: ClassVar[bool] = False
     """Whether it learns on the cores of one machine, on memory that they share; else on any channel."""
 
@@ -60,27 +60,27 @@ class Algorithm:
     def act(self, outputs: Mapping[str, Float32], noise: Float32 | None) -> Array:
         """Choose actions [B, ...], given the outputs [B, n] of all heads; by NumPy, on the workers.
 
-        `noise` is what chance has to say, None where the best actions are wanted. For Discrete and
+        `noise` is random, None where the best actions are wanted. For Discrete and
         MultiDiscrete spaces it is [B, 1 + n] and exponential, for Box it is [B, n] and normal. An algorithm
         that defines this chooses by itself; else its action_spec says how.
         """
         raise NotImplementedError
 
     def note(self, outputs: Mapping[str, Float32], action: Array) -> Mapping[str, Array]:
-        """The `columns` of a rollout, each [T, B], given outputs [T, B, n] and actions [T, B, ...]."""
+        """Return the `columns` of a rollout, each [T, B], given outputs [T, B, n] and actions [T, B, ...]."""
         raise NotImplementedError
 
     def epsilon_greedy(self, values: Float32, noise: Float32 | None) -> Array:
-        """The best of choices that are worth `values` [B, n], or any with probability settings.epsilon."""
+        """Choose the best by their `values` [B, n], or any with probability settings.epsilon."""
         return epsilon_greedy(values, self.settings.epsilon, noise)
 
     @classmethod
     def acts(cls) -> bool:
-        """Whether it chooses actions by a method of its own."""
+        """Return whether it chooses actions by a method of its own."""
         return cls.act is not Algorithm.act
 
     def action_spec(self, space: ActionSpec, net: NetConfig, name: str) -> ActionSpec:
-        """How its outputs become actions of `space`; `name` is what the run calls the algorithm."""
+        """Return how its outputs become actions of `space`; `name` is what the run calls the algorithm."""
         if self.acts():
             return replace(space, algo=name, settings=json.dumps(asdict(self.settings)))
         return space
@@ -98,11 +98,11 @@ class Algorithm:
             )
 
     def network(self, net: NetConfig, spaces: Spaces) -> NetSpec:
-        """The network that it wants."""
+        """Return the network that it wants."""
         raise NotImplementedError
 
     def beside(self, lanes: int) -> dict[str, Float32]:
-        """What travels beside the weights and is not learned, as it is at first; so many lanes in all."""
+        """Return the first values of what travels beside the weights and is not learned; `lanes` in all."""
         return {}
 
     def check(self, config: Config, spaces: Spaces) -> None:
@@ -112,15 +112,15 @@ class Algorithm:
         """Refuse settings whose memory cannot be had, `here` where this machine is to have it."""
 
     def collecting(self, collect: CollectConfig, workers: int) -> CollectConfig:
-        """How experience is made, given the settings and the worker processes (-1: one per core)."""
+        """Return how experience is made, given the settings and the worker processes (-1: one per core)."""
         return collect
 
     def memory(self, layout: Layout, shards: int, spec: NetSpec) -> dict[str, int]:
-        """Bytes that its learner holds beside network and batches, by what they are for."""
+        """Return the bytes that its learner holds beside network and batches, by what they are for."""
         return {}
 
     def for_child(self, config: Config, cores: int) -> Config:
-        """A parent's settings for a machine with so many cores that exchanges weights with it."""
+        """Return a parent's settings for a machine with so many cores that exchanges weights with it."""
         collect, shards = config.collect, config.collect.shards
         if cores > shards:
             collect = replace(collect, shards=cores, lanes=max(1, shards * collect.lanes // cores))
@@ -128,5 +128,5 @@ class Algorithm:
         return replace(config, collect=collect, algo=algo)
 
     def learner(self, setup: LearnerSetup) -> Learner:
-        """What learns in a run; imports what it needs."""
+        """Return the learner of a run; imports what it needs."""
         raise NotImplementedError

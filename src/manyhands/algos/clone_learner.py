@@ -1,4 +1,4 @@
-"""What learns from chosen actions; see `clone.py`."""
+"""The learner of chosen actions; see `clone.py`."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ class CloneLearner(OnPolicyLearner):
         return metrics
 
     def _learn_by_advantage(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """First the value, then the policy: A = return - V is only as good as V."""
+        """Update first the value, then the policy: A = return - V is only as good as V."""
         config = self.config
         batch, advantage, target = self.begin(trajectories)
         whole = self.minibatch(batch, advantage, target)
@@ -72,7 +72,7 @@ class CloneLearner(OnPolicyLearner):
         }
 
     def _imitate(self, obs: Tensor, action: Tensor, weight: Tensor) -> dict[str, float]:
-        """The loss is -mean w log pi(a | s), for some epochs."""
+        """Lower the loss -mean w log pi(a | s) for some epochs."""
         whole = Minibatch(obs, action, weight, action_spec=self.action)
         for epoch in range(self.config.epochs):
             for part in self.parts(whole, epoch):
@@ -80,7 +80,7 @@ class CloneLearner(OnPolicyLearner):
         return {"cross_entropy": -losses.log_prob.mean().item(), **losses.metrics()}
 
     def _episodes(self, trajectory: Trajectory) -> Iterator[dict[str, Array]]:
-        """The episodes that end in a trajectory; they may have begun in an earlier one."""
+        """Yield the episodes that end in a trajectory; they may have begun in an earlier one."""
         done = trajectory.done
         for lane in range(done.shape[1]):
             key = (trajectory.shard, lane)
@@ -98,7 +98,7 @@ class CloneLearner(OnPolicyLearner):
                 self.unfinished[key] = [*before, _piece(trajectory, lane, start, len(done), number)]
 
     def _judge(self, episode: dict[str, Array]) -> Iterator[dict[str, Array]]:
-        """The pairs of an episode that are taken, if any."""
+        """Yield the pairs of an episode that are taken, if any."""
         reward = episode["reward"]
         score = float(reward.sum(dtype=np.float64))
         self.scores.append(score)
@@ -113,7 +113,7 @@ class CloneLearner(OnPolicyLearner):
             yield {name: column[taken] for name, column in pairs.items()}
 
     def _remember(self, episodes: list[dict[str, Array]]) -> None:
-        """The newest `memory` pairs are held."""
+        """Add episodes; the newest `memory` pairs are held."""
         if not episodes:
             return
         held = [self.memory] if self.memory else []
@@ -122,7 +122,7 @@ class CloneLearner(OnPolicyLearner):
             self.memory = {**self.memory, name: np.concatenate(columns)[-self.config.memory :]}
 
     def _chosen(self) -> Array:
-        """Rows of the memory to learn from."""
+        """Return the rows of the memory to learn from."""
         if not self.memory:
             return np.zeros(0, np.int64)
         count = len(self.memory["score"])
@@ -154,7 +154,7 @@ class CloneLearner(OnPolicyLearner):
 
 
 def _piece(trajectory: Trajectory, lane: int, start: int, end: int, number: int) -> dict[str, Array]:
-    """Some steps of a lane; a copy, because a channel may use the trajectory's memory again."""
+    """Return some steps of a lane; a copy, because a channel may use the trajectory's memory again."""
     columns = ("obs", "action", "reward")
     copies = {name: getattr(trajectory, name)[start:end, lane].copy() for name in columns}
     return {**copies, "number": np.array([number])}

@@ -19,12 +19,12 @@ class Distribution(Protocol):
     log_prob: Tensor  # [N]
 
     def entropy(self) -> Tensor:
-        """[N]"""
+        """Return the entropies [N]."""
 
     def gradient(self, coefficient: Tensor, entropy_weight: float) -> tuple[Tensor, Tensor | None]:
-        """Of sum_i coefficient_i log pi(a_i) - entropy_weight mean_i H_i.
+        """Return the gradient of sum_i coefficient_i log pi(a_i) - entropy_weight mean_i H_i.
 
-        With respect to the outputs [N, n], and to the log standard deviations where there are any.
+        It is for the outputs [N, n], and for the log standard deviations where there are any.
         """
 
 

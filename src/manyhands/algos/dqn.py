@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COPIES_OF_DRAWS = 3
-"""Of a batch that is drawn from a replay memory: observations, what follows them, and the network's own."""
+"""Copies of a batch drawn from a replay memory: observations, what follows them, and the network's own."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class DqnConfig:
     epsilon_test: float = 0.0
     """Share of random actions when the agent is judged; some games never end without."""
     threads: int = 1
-    """Of the learner. Part of the result: another number sums in another order."""
+    """Threads of the learner. Part of the result: another number sums in another order."""
 
     def __post_init__(self) -> None:
         positive(self, "algo", "learning_rate", "max_grad_norm", "reward_scale", "threads", "n_step")
@@ -126,7 +126,7 @@ class Dqn(Algorithm):
         return q_network(net, spaces)
 
     def beside(self, lanes: int) -> dict[str, Float32]:
-        """How often each lane explores, which the learner decides."""
+        """Return how often each lane explores, which the learner decides."""
         return {"epsilon": np.ones(lanes, np.float32)}
 
     def check_memory(self, layout: Layout, shards: int, here: bool) -> None:
@@ -154,17 +154,17 @@ class Dqn(Algorithm):
         }
 
     def loss(self, value: "Tensor", td_target: "Tensor", weight: "Tensor") -> "Tensor":
-        """mean w H(Q - target), with Huber's H(e) = e^2 / 2 up to 1 and |e| - 1/2 beyond; each [N]."""
+        """Return mean w H(Q - target), with Huber's H(e) = e^2 / 2 up to 1 and |e| - 1/2 beyond; each [N]."""
         error = value - td_target
         size = error.abs()
         return (weight * (error.square() / 2).where(size < 1, size - 0.5)).mean()
 
     def loss_grad(self, value: "Tensor", td_target: "Tensor", weight: "Tensor") -> "Tensor | None":
-        """Its gradient [N] for the values as a formula; None leaves it to autograd."""
+        """Return the gradient [N] of `loss` for the values by a formula; None leaves it to autograd."""
         return (value - td_target).clamp(-1, 1) * weight / len(value)
 
     def for_child(self, config: Config, cores: int) -> Config:
-        """A child saves no memory."""
+        """Return a child's settings: it saves no memory."""
         config = super().for_child(config, cores)
         return replace(config, algo=replace(config.algo, save_memory=False))
 

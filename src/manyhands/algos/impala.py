@@ -69,7 +69,7 @@ class Impala(OnPolicy):
     def _step(
         self, learner: "OnPolicyLearner", batch: "Batch", lanes: Array
     ) -> tuple["Losses", Minibatch, Array, Array]:
-        """One step along the gradient of some lanes; also what they are, their values and V-trace targets."""
+        """Take one step along the gradient of some lanes; return them, their values and V-trace targets."""
         config: ImpalaConfig = self.settings
         rows = learner.rows
         obs, action = rows(batch.obs[:, lanes]), rows(batch.action[:, lanes])

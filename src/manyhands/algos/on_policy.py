@@ -1,4 +1,4 @@
-"""What the algorithms share that learn from what their present policy has just played."""
+"""The base of the algorithms that learn from what their present policy has just played."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Minibatch:
-    """What one step of the optimizer learns from: N steps of any lanes."""
+    """The data that one step of the optimizer learns from: N steps of any lanes."""
 
     obs: "Tensor"  # [N, ...]
     action: "Tensor"  # [N, ...]
@@ -35,14 +35,14 @@ class Minibatch:
     action_spec: ActionSpec | None = None
 
     def distribution(self, outputs: "Mapping[str, Tensor]") -> "Distribution":
-        """The distribution that these outputs say the actions come from, with `log_prob` of those taken."""
+        """Return the distribution that these outputs describe, with `log_prob` of the actions taken."""
         from manyhands.algos.distributions import distribution
 
         assert self.action_spec is not None
         return distribution(self.action_spec, outputs["policy"], outputs.get("log_std"), self.action)
 
     def map(self, change: "Callable[[Tensor], Tensor]") -> "Minibatch":
-        """The same with every array changed."""
+        """Return the same with every array changed."""
         target = None if self.target is None else change(self.target)
         columns = {name: change(column) for name, column in self.columns.items()}
         arrays = change(self.obs), change(self.action), change(self.advantage)
@@ -51,7 +51,7 @@ class Minibatch:
 
 @dataclass(frozen=True)
 class OnPolicyConfig:
-    """What the on-policy algorithms share."""
+    """Settings that the on-policy algorithms share."""
 
     learning_rate: float = 3e-4
     gamma: float = 0.99
@@ -84,7 +84,7 @@ class OnPolicyConfig:
     """Let a gaussian policy's log standard deviation go to this in a straight line over `run.steps`, instead
     of learning it (what depends on the state is learned all the same)."""
     threads: int = 1
-    """Of the learner. Part of the result: another number sums in another order."""
+    """Threads of the learner. Part of the result: another number sums in another order."""
 
     def __post_init__(self) -> None:
         positive(self, "algo", "learning_rate", "max_grad_norm", "reward_scale", "threads", "anneal_power")
@@ -94,13 +94,13 @@ class OnPolicyConfig:
 
 
 class OnPolicy(Algorithm):
-    """A policy and a value, from trajectories that are learned from once."""
+    """An algorithm with a policy and a value, which learns from every trajectory once."""
 
     general: ClassVar[dict[str, Any]] = {
         "net": {"normalise": True},
         "algo": {"normalise_reward": True},
     }
-    """Unknown scales are measured instead of assumed."""
+    """Settings for environments without a recipe: unknown scales are measured instead of assumed."""
 
     def action_spec(self, space: ActionSpec, net: NetConfig, name: str) -> ActionSpec:
         return super().action_spec(space.with_spread(net.squash, net.state_std), net, name)
@@ -120,20 +120,20 @@ class OnPolicy(Algorithm):
         return OnPolicyLearner(self, setup)
 
     def value(self, outputs: "Mapping[str, Tensor]") -> "Tensor":
-        """What a state is worth [N], given the outputs of all heads [N, n]."""
+        """Return the values of states [N], given the outputs of all heads [N, n]."""
         if "value" not in outputs:
             raise UsageError(f"{type(self).__name__} has no head called value, so it must define value")
         return outputs["value"][:, 0]
 
     def epsilon_greedy_value(self, values: "Tensor") -> "Tensor":
-        """What a state is worth [N] to whoever acts by `epsilon_greedy`, given what its choices are worth."""
+        """Return the values of states [N] for acting by `epsilon_greedy`, given those of the choices."""
         epsilon: float = self.settings.epsilon
         return (1 - epsilon) * values.amax(-1) + epsilon * values.mean(-1)
 
     def loss(
         self, outputs: "Mapping[str, Tensor]", batch: Minibatch
     ) -> "Tensor | tuple[Tensor, Mapping[str, Tensor]]":
-        """What a step of the optimizer lowers, given the outputs of all heads; and what is worth plotting.
+        """Return the loss of a step of the optimizer, given all heads' outputs; and what is worth plotting.
 
         The policy's loss - entropy mean H + value_weight mean (V - target)^2, the last where V is learned.
         """
@@ -145,11 +145,11 @@ class OnPolicy(Algorithm):
         return loss
 
     def policy_loss(self, logp: "Tensor", batch: Minibatch) -> "Tensor":
-        """The policy's part, given log pi(a) [N]: by default -mean A log pi."""
+        """Return the policy's part of the loss, given log pi(a) [N]: by default -mean A log pi."""
         return -(batch.advantage * logp).mean()
 
     def policy_loss_grad(self, logp: "Tensor", batch: Minibatch) -> "Tensor | None":
-        """The gradient [N] of `policy_loss` for `logp` as a formula; None leaves that of `loss` to autograd.
+        """Return the gradient [N] of `policy_loss` for `logp` by a formula; None leaves `loss` to autograd.
 
         With small networks a formula saves a third of a step; a test holds it against autograd. Whoever
         changes one of the losses changes this as well, or returns None.
@@ -157,7 +157,7 @@ class OnPolicy(Algorithm):
         return None
 
     def learn(self, learner: "OnPolicyLearner", trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """One update of the weights: `epochs` passes in minibatches; what is worth plotting."""
+        """Update the weights once: `epochs` passes in minibatches; return what is worth plotting."""
         batch, advantage, target = learner.begin(trajectories)
         whole = learner.minibatch(batch, advantage, target)
         for epoch in range(self.settings.epochs):
@@ -173,11 +173,11 @@ def normalised(advantage: "Tensor") -> "Tensor":
 
 
 def explained_variance(value: Array, target: Array) -> float:
-    """1 when values predict the returns, 0 when they say no more than their mean."""
+    """Return 1 when values predict the returns, 0 when they say no more than their mean."""
     spread = float(target.var())
     return 1.0 - float((target - value).var()) / spread if spread > 0 else 0.0
 
 
 def weighted_grad(batch: Minibatch) -> "Tensor":
-    """The gradient of -mean A log pi for log pi."""
+    """Return the gradient of -mean A log pi for log pi."""
     return -batch.advantage / len(batch.advantage)

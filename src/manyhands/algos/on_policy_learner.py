@@ -22,7 +22,7 @@ from manyhands.nets.torch_net import torch_threads
 CHUNK = 8192
 """Rows of one forward pass outside of learning."""
 IMAGES = 256
-"""The same for images: what the convolutions make of them then fits a core's cache better."""
+"""Rows of such a pass over images: what the convolutions make of them then fits a core's cache better."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Losses:
-    """What one step saw."""
+    """The losses of one step, and what they are made of."""
 
     policy: Distribution | None = None  # where there is a head of that name
     error: Tensor | None = None  # [N, 1], of the values, where they learned as well
@@ -48,7 +48,7 @@ class Losses:
 
     @property
     def log_prob(self) -> Tensor:
-        """log pi of the actions taken, [N]."""
+        """The log pi [N] of the actions taken."""
         assert self.policy is not None
         return self.policy.log_prob
 
@@ -93,7 +93,7 @@ class OnPolicyLearner:
         return Weights(self.version, self.net.vector(), self.spec.schema)
 
     def assemble(self, trajectories: Sequence[Trajectory]) -> Batch:
-        """Joins trajectories and evaluates every observation once.
+        """Join trajectories and evaluate every observation once.
 
         Values come from the learner, not from the actors: one large forward pass is cheaper than many
         small ones, and fresher.
@@ -124,7 +124,7 @@ class OnPolicyLearner:
         return Batch(obs, join("action"), reward, done, value, next_value, columns)
 
     def evaluate(self, obs: Array) -> Array:
-        """V of observations [N, ...]."""
+        """Return V of observations [N, ...]."""
         chunk = IMAGES if self.spec.image else CHUNK
         with torch.inference_mode():
             parts = [self._value(torch.from_numpy(obs[i : i + chunk])) for i in range(0, len(obs), chunk)]
@@ -137,7 +137,7 @@ class OnPolicyLearner:
         return self.algorithm.value(outputs)
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        """log pi(action) under the present policy, [N]."""
+        """Return log pi(action) under the present policy, [N]."""
         with torch.inference_mode():
             outputs = self.net.forward(obs, "policy")[0]
             log_std = self.net.views.get("log_std")
@@ -145,7 +145,7 @@ class OnPolicyLearner:
         return policy.log_prob
 
     def _scale_reward(self, reward: Array, done: Array, trajectories: Sequence[Trajectory]) -> Array:
-        """Rewards over the deviation of the discounted return, which goes on from rollout to rollout."""
+        """Divide rewards by the deviation of the discounted return, which goes on from rollout to rollout."""
         nothing = np.zeros(trajectories[0].reward.shape[1], np.float32)
         before = np.concatenate([self.running.get(t.shard, nothing) for t in trajectories])
         running = returns.discounted(reward, done, self.common.gamma, before)
@@ -157,7 +157,7 @@ class OnPolicyLearner:
         return np.clip(reward * np.float32(scale), -10.0, 10.0)
 
     def update(self, batch: Minibatch) -> Losses:
-        """One step of the optimizer along the gradient of the algorithm's loss.
+        """Take one step of the optimizer along the gradient of the algorithm's loss.
 
         The network takes the gradient for its outputs back to its parameters by itself; those come from the
         algorithm's formula where it has one, else from autograd over the loss alone.
@@ -176,7 +176,7 @@ class OnPolicyLearner:
     def _by_formula(
         self, batch: Minibatch, outputs: Mapping[str, Tensor]
     ) -> tuple[Losses, dict[str, Tensor]] | None:
-        """The gradients for the outputs, by head. None where there is no formula."""
+        """Return the gradients for the outputs, by head. None where there is no formula."""
         if self.heads[:1] != ("policy",):
             return None
         with torch.no_grad():
@@ -197,7 +197,7 @@ class OnPolicyLearner:
     def _by_autograd(
         self, batch: Minibatch, outputs: Mapping[str, Tensor]
     ) -> tuple[Losses, dict[str, Tensor]]:
-        """The same by differentiating the loss, as a function of the outputs alone."""
+        """Return the same by differentiating the loss, as a function of the outputs alone."""
         leaves = {name: output.detach().clone().requires_grad_() for name, output in outputs.items()}
         loss = self.algorithm.loss(leaves, batch)
         loss, told = loss if isinstance(loss, tuple) else (loss, {})
@@ -212,7 +212,7 @@ class OnPolicyLearner:
         return Losses(policy, error, seen), dict(zip(leaves, found, strict=True))
 
     def update_value(self, batch: Minibatch) -> Tensor:
-        """The value's part of `update`; returns its errors [N]."""
+        """Do the value's part of `update`; return its errors [N]."""
         assert batch.target is not None
         error: Tensor = self.net.forward(batch.obs, "value")[0][:, 0] - batch.target
         self.net.gradient.zero_()
@@ -220,13 +220,13 @@ class OnPolicyLearner:
         return error
 
     def _apply(self, gradients: list[Tensor]) -> None:
-        """A step of the optimizer, given the gradients of the last outputs."""
+        """Take a step of the optimizer, given the gradients of the last outputs."""
         self.net.backward(gradients)
         self.optimizer.clip(self.common.max_grad_norm)
         self.optimizer.step(self.learning_rate)
 
     def begin(self, trajectories: Sequence[Trajectory]) -> tuple[Batch, Array, Array]:
-        """What every update starts with: the batch, its advantages and value targets, each [T, B]."""
+        """Begin an update: return the batch, its advantages and value targets, each [T, B]."""
         config = self.common
         left = self.horizon.left(self.steps, self.version)
         if config.anneal:
@@ -242,7 +242,7 @@ class OnPolicyLearner:
         return batch, advantage, advantage + batch.value
 
     def end(self, obs: Array) -> None:
-        """After the last one. Statistics change last, so that sync mode learns with those it played with."""
+        """End an update. Statistics change last, so that sync mode learns with those it played with."""
         if self.spec.normalise:
             self.obs_moments = returns.moments(*self.obs_moments, obs.reshape(-1, self.obs_moments[1].size))
             self.net.set_input_moments(*self.obs_moments)
@@ -250,7 +250,7 @@ class OnPolicyLearner:
         self.net.check_finite(self.steps)
 
     def measured(self, losses: Losses, batch: Minibatch) -> dict[str, float]:
-        """What is worth plotting of the last step, which learned from `batch`."""
+        """Return what is worth plotting of the last step, which learned from `batch`."""
         found = {
             **losses.metrics(),
             "gradient_norm": self.optimizer.norm.item(),
@@ -263,25 +263,25 @@ class OnPolicyLearner:
         return found
 
     def shuffled(self, epoch: int, count: int) -> Tensor:
-        """An order of `count` rows that depends on the seed, the version and the epoch alone."""
+        """Return an order of `count` rows that depends on the seed, the version and the epoch alone."""
         rng = np.random.default_rng(hash_seed(self.seed, LEARN, self.version, epoch))
         return torch.from_numpy(rng.permutation(count))
 
     @staticmethod
     def rows(array: Array) -> Tensor:
-        """[T, B, ...] as a tensor [T * B, ...]; whole numbers become indices."""
+        """Return [T, B, ...] as a tensor [T * B, ...]; whole numbers become indices."""
         tensor = torch.from_numpy(np.ascontiguousarray(array.reshape(-1, *array.shape[2:])))
         return tensor.long() if tensor.dtype == torch.int32 else tensor
 
     def minibatch(self, batch: Batch, advantage: Array, target: Array) -> Minibatch:
-        """A whole batch as rows."""
+        """Return a whole batch as rows."""
         rows = self.rows
         columns = {name: rows(column) for name, column in batch.columns.items()}
         weights = self.weights_of(rows(advantage))
         return Minibatch(rows(batch.obs), rows(batch.action), weights, rows(target), columns, self.action)
 
     def parts(self, whole: Minibatch, epoch: int) -> Iterator[Minibatch]:
-        """Its rows in an order of this epoch, `algo.minibatch` at a time; the last part may be smaller."""
+        """Yield its rows in an order of this epoch, `algo.minibatch` at a time; the last part may be less."""
         size, count = self.common.minibatch, len(whole.obs)
         if not size:
             yield whole
@@ -292,14 +292,14 @@ class OnPolicyLearner:
             yield shuffled.map(lambda column, start=start: column[start : start + size])  # type: ignore[misc]
 
     def weights_of(self, advantage: Tensor) -> Tensor:
-        """How much each action counts, as the settings wish."""
+        """Return how much each action counts, as the settings wish."""
         if self.common.rank_advantage:
             return self._ranked(advantage)
         return normalised(advantage) if self.common.normalise_advantage else advantage
 
     @staticmethod
     def _ranked(advantage: Tensor) -> Tensor:
-        """What a normal distribution would have in their place, by rank."""
+        """Replace advantages, by rank, by what a normal distribution would have in their place."""
         ranks = advantage.argsort(stable=True).argsort(stable=True)
         normal: Tensor = torch.special.ndtri((ranks + 0.5) / len(ranks))
         return normal.to(advantage.dtype)
@@ -312,13 +312,13 @@ class OnPolicyLearner:
         return {"vector": self.net.vector(), "steps": np.array([self.steps]), **arrays, **running}
 
     def replay_chunk(self) -> None:
-        """Nothing outlives an update."""
+        """Return nothing: no trajectory outlives an update."""
 
     def oldest_needed(self) -> Array:
         return np.zeros(0)
 
     def restore_replay(self, chunks: Iterable[ReplayChunk]) -> None:
-        """There are none."""
+        """Do nothing: there are no chunks."""
 
     def load_state(self, version: int, state: Mapping[str, Array]) -> None:
         self.version, self.steps = version, int(state["steps"][0])

@@ -27,14 +27,14 @@ class SumTree:
         return float(self.levels[0].sum())
 
     def put(self, places: Array, priorities: Array) -> None:
-        """Sets priorities. Sums are taken anew, so that rounding errors cannot gather."""
+        """Set priorities. Sums are taken anew, so that rounding errors cannot gather."""
         self.levels[-1][places] = priorities
         for upper, lower in zip(self.levels[-2::-1], self.levels[:0:-1], strict=True):
             places = places // FAN
             upper[places] = lower.reshape(-1, FAN)[places].sum(1)
 
     def find(self, amounts: Array) -> Array:
-        """The place of each amount in [0, total) on the line on which priorities lie end to end."""
+        """Return the place of each amount in [0, total) on the line on which priorities lie end to end."""
         places = np.zeros(len(amounts), np.int64)
         left = np.asarray(amounts, np.float64).copy()
         rows = np.arange(len(amounts))
@@ -49,5 +49,5 @@ class SumTree:
         return places
 
     def sample(self, rng: np.random.Generator, count: int) -> Array:
-        """One place from each of `count` equal pieces of the line."""
+        """Draw one place from each of `count` equal pieces of the line."""
         return self.find((np.arange(count) + rng.random(count)) * (self.total / count))

@@ -1,4 +1,4 @@
-"""What learns the values of actions, for `dqn` and `apex`: double, dueling, n steps, priorities."""
+"""The learner of action values, for `dqn` and `apex`: double, dueling, n steps, priorities."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,11 +25,11 @@ from manyhands.nets.build import learning_net
 from manyhands.nets.torch_net import torch_threads
 
 LARGE = 2**18
-"""Numbers of a batch's pictures from which on a thread of their own pays."""
+"""Numbers in a batch of images from which on drawing it in a thread of its own pays."""
 
 
 def outputs_grad(action_spec: ActionSpec, action: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient [N, n] for a head's outputs, given that for the values of the actions taken [N]."""
+    """Return the gradient [N, n] for a head's outputs, given that for the values of the actions taken [N]."""
     chosen = torch.zeros(len(action), action_spec.outputs)
     chosen.scatter_(1, action[:, None], gradient[:, None])
     if action_spec.dueling:  # Q_a = V + A_a - mean A
@@ -39,7 +39,7 @@ def outputs_grad(action_spec: ActionSpec, action: Tensor, gradient: Tensor) -> T
 
 
 def epsilons(config: DqnConfig, steps: int, lanes: int) -> Array:
-    """How often each lane explores after `steps` of the run: always at first, then less and less."""
+    """Return how often each lane explores after `steps` of the run: always at first, then less and less."""
     way = (steps - config.warmup) / max(1, config.epsilon_steps)
     level = 1 - (1 - config.epsilon) * min(1.0, max(0.0, way))
     ladder = 1 + config.epsilon_ladder * np.arange(lanes) / max(1, lanes - 1)
@@ -111,7 +111,7 @@ class QLearner:
         self.replay.add(trajectory, reward, config.priority_power)
 
     def _trim_unsaved(self) -> None:
-        """What is forgotten before it was saved need not be saved."""
+        """Drop unsaved trajectories that the replay memory no longer holds: these need not be saved."""
         lanes = self.replay.layout.lanes
         while self.unsaved:
             oldest = self.unsaved[0]
@@ -123,7 +123,7 @@ class QLearner:
             self.unsaved.pop(0)
 
     def _scale(self, trajectories: Sequence[Trajectory]) -> None:
-        """Observations by their mean and deviation over all that was played, if so wished."""
+        """Scale observations by their mean and deviation over all that was played, if so configured."""
         if self.spec.normalise:
             width = self.obs_moments[1].size
             rows = np.concatenate([trajectory.obs.reshape(-1, width) for trajectory in trajectories])
@@ -132,7 +132,7 @@ class QLearner:
                 net.set_input_moments(*self.obs_moments)
 
     def _due(self) -> int:
-        """Steps of the optimizer that the environment steps so far allow."""
+        """Return how many steps of the optimizer the environment steps so far allow."""
         steps, updates = self.begun
         warm = self.steps - steps - self.config.warmup
         if warm < 0 or self.replay.completed < self.config.batch:
@@ -140,7 +140,7 @@ class QLearner:
         return updates + int(warm / self.config.steps_per_update)
 
     def _catch_up(self) -> dict[str, float]:
-        """All steps of the optimizer that are due.
+        """Take all steps of the optimizer that are due.
 
         A batch is drawn before the one ahead of it has given its errors, so that both can be done at once.
         """
@@ -162,7 +162,7 @@ class QLearner:
             drawn = next_drawn
 
     def _draw_ahead(self, update: int) -> Callable[[], Drawn]:
-        """Large images in a thread, while the optimizer works; the rest costs less than handing it over."""
+        """Draw a batch: large images in a thread beside the optimizer; for others that costs too much."""
         if self.spec.image and self.config.batch * math.prod(self.spec.input_shape) >= LARGE:
             return self.replay_thread.submit(self._draw, update).result
         drawn = self._draw(update)
@@ -175,14 +175,14 @@ class QLearner:
         return self.replay.draw(rng, self.config.batch, importance)
 
     def _crosses_target(self) -> bool:
-        """Whether the target network is due, as counted by the environment steps that updates stand for."""
+        """Return whether the target network is due, by the environment steps that updates stand for."""
         before, now = (
             int((self.updates + k) * self.config.steps_per_update / self.config.target_every) for k in (-1, 0)
         )
         return now > before
 
     def _update(self, drawn: Drawn) -> tuple[Tensor, Tensor]:
-        """One step of the optimizer; the errors and values of the actions that were taken."""
+        """Take one step of the optimizer; return the errors and values of the actions that were taken."""
         action = torch.from_numpy(drawn.action).long()
         td_target = self._td_target(drawn)
         outputs = self.net.forward(torch.from_numpy(drawn.obs), "policy")[0]
@@ -198,7 +198,7 @@ class QLearner:
         return error, value
 
     def _loss_grad(self, value: Tensor, td_target: Tensor, weight: Tensor) -> Tensor:
-        """The gradient [N] of the algorithm's loss for the values, by its formula or by autograd."""
+        """Return the gradient [N] of the algorithm's loss for the values, by its formula or by autograd."""
         found = self.algorithm.loss_grad(value, td_target, weight)
         if found is None:
             with torch.enable_grad():
@@ -208,7 +208,7 @@ class QLearner:
 
     @torch.inference_mode()
     def _td_target(self, drawn: Drawn) -> Tensor:
-        """r + gamma^n max Q'(s', a); double: Q' of the action that Q prefers."""
+        """Return r + gamma^n max Q'(s', a); double: Q' of the action that Q prefers."""
         next_obs = torch.from_numpy(drawn.next_obs)
         value = self.action.values(self.target.forward(next_obs, "policy")[0])
         judged = self.action.values(self.net.forward(next_obs, "policy")[0]) if self.config.double else value
@@ -217,7 +217,7 @@ class QLearner:
         return td_target
 
     def replay_chunk(self) -> ReplayChunk | None:
-        """What was played since this was last asked, so that a resume can fill the memory again."""
+        """Return what was played since the last call, so that a resume can fill the memory again."""
         if not self.config.save_memory:
             return None
         piece = ReplayChunk(self.chunks, self.marks, tuple(self.unsaved))
@@ -225,11 +225,11 @@ class QLearner:
         return piece
 
     def oldest_needed(self) -> Array:
-        """Rows [lanes] before which nothing that was remembered is held any longer."""
+        """Return the rows [lanes] before which the memory no longer holds anything."""
         return self.replay.counts() - self.replay.horizon
 
     def restore_replay(self, chunks: Iterable[ReplayChunk]) -> None:
-        """After `load_state`. Without pieces the memory is filled anew before learning goes on."""
+        """Fill the memory again, after `load_state`. Without chunks it fills anew before learning goes on."""
         last = None
         for piece in chunks:
             if last is not None and piece.number != last + 1:
@@ -279,7 +279,7 @@ def _missing(piece: int) -> str:
 
 
 def _thin(trajectory: Trajectory, stack: int) -> Trajectory:
-    """A copy that outlives the channel's memory, with the newest picture of every stack."""
+    """Return a copy that outlives the channel's memory, with the newest image of every stack."""
     copies: dict[str, Any] = {
         field.name: value.copy()
         for field in fields(trajectory)

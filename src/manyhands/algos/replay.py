@@ -16,10 +16,10 @@ from manyhands.core.arrays import Array
 from manyhands.core.trajectories import Layout, Trajectory
 
 SMALLEST_PRIORITY = 1e-3
-"""So that what surprised nobody once can be drawn again."""
+"""The number added to every error, so that a transition without one can be drawn again."""
 UNKNOWN = -1
 DRAWS = 4
-"""How many more rows are drawn than wanted, because some cannot be used."""
+"""The factor by which more rows are drawn than wanted, because some cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Drawn:
 
 
 class Replay:
-    """Rows of every lane in the order of playing. A row is an observation and what was done about it.
+    """Rows of every lane in the order of playing. A row is an observation and what was done in it.
 
     After an episode that was cut comes a row with its last observation alone, because the next episode's
     first is no successor. A row can be drawn when its n steps are known and its pictures are all held.
@@ -52,7 +52,7 @@ class Replay:
         prioritised: bool,
         directory: Path | None = None,
     ) -> None:
-        """With a `directory`, observations lie in a nameless file there."""
+        """With a `directory`, observations lie in a file without a name there."""
         self.layout, self.gamma, self.n = layout, gamma, steps
         self.lanes = shards * layout.lanes
         self.stack = layout.stack
@@ -70,7 +70,7 @@ class Replay:
 
     @property
     def held(self) -> int:
-        """Rows that lie in the rings."""
+        """The number of rows that lie in the rings."""
         return sum(min(tail.count, self.slots) for tail in self.tails)
 
     @property
@@ -81,22 +81,22 @@ class Replay:
 
     @property
     def horizon(self) -> int:
-        """Rows after which one is gone without a trace."""
+        """The number of further rows after which no trace of a row is left."""
         return self.slots + self.stack + self.n
 
     def counts(self) -> Array:
-        """Rows that were ever written, by lane."""
+        """Return how many rows were ever written, by lane."""
         return np.array([tail.count for tail in self.tails])
 
     def go_on_at(self, counts: Array) -> None:
-        """What lanes wrote up to here is known or forgotten; the next rows lie where they would have lain."""
+        """Go on at these counts of rows, as if all earlier rows had been written here, or forgotten."""
         for tail, count in zip(self.tails, counts, strict=True):
             if tail.count != count:
                 tail.forget()
                 tail.count, tail.episode, tail.sequence = int(count), UNKNOWN, UNKNOWN
 
     def add(self, trajectory: Trajectory, reward: Array, power: float) -> None:
-        """A rollout, with its rewards [T, B] as learning sees them."""
+        """Add a rollout, with its rewards [T, B] as learning sees them."""
         for lane in range(self.layout.lanes):
             self._add_lane(trajectory, lane, reward[:, lane], power)
 
@@ -119,7 +119,7 @@ class Replay:
         tail.rows = tail.rows.last(self.n)
 
     def _complete(self, number: int, tail: "_Tail", power: float) -> None:
-        """Makes those rows of a lane drawable whose n steps are now known."""
+        """Make those rows of a lane drawable whose n steps are now known."""
         rows = tail.rows
         total, discount, ahead = n_step(rows.reward, rows.stop, rows.no_bootstrap, self.gamma, self.n)
         known = np.flatnonzero((ahead > 0) & rows.played & ~rows.known)
@@ -136,7 +136,7 @@ class Replay:
             self.tree.put(places, priority(goal - rows.q_taken[known], power))
 
     def draw(self, rng: np.random.Generator, count: int, importance: float = 1.0) -> Drawn:
-        """`count` transitions; by priority where there are any."""
+        """Draw `count` transitions; by priority where there are any."""
         if self.tree is None:
             places, weight = self._evenly(rng, count), np.ones(count)
         else:
@@ -167,7 +167,7 @@ class Replay:
         return np.concatenate(found)
 
     def _later(self, places: Array, rows: Array) -> Array:
-        """The same lane, some rows on (or, below 0, back)."""
+        """Return the places in the same lane some rows later (or, below 0, earlier)."""
         lane, slot = np.divmod(places, self.slots)
         moved: Array = lane * self.slots + (slot + rows) % self.slots
         return moved
@@ -183,12 +183,12 @@ class Replay:
         return whole
 
     def update(self, places: Array, error: Array, power: float) -> None:
-        """New priorities, for rows that were drawn since anything was last added."""
+        """Set new priorities, for rows that were drawn since anything was last added."""
         if self.tree is not None:
             self.tree.put(places, priority(error, power))
 
     def state(self) -> dict[str, Array]:
-        """What `add` does not make again."""
+        """Return the part of the state that `add` does not make again."""
         return {} if self.tree is None else {"priorities": self.tree.priorities.copy()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -198,7 +198,7 @@ class Replay:
 
 
 def slots(layout: Layout, shards: int, memory: int, steps: int) -> int:
-    """Rows of each lane's ring, so that `memory` of all lanes can be drawn."""
+    """Return the rows of each lane's ring, so that `memory` of all lanes can be drawn."""
     return -(-memory // (shards * layout.lanes)) + layout.stack + steps
 
 
@@ -207,21 +207,21 @@ def row_shape(layout: Layout) -> tuple[int, ...]:
 
 
 def row_counts(trajectory: Trajectory) -> Array:
-    """Rows [B] that it takes: its steps, and the last observation of every episode that was cut."""
+    """Return the rows [B] that a trajectory takes: its steps, and the last observations of cut episodes."""
     steps, lanes = trajectory.reward.shape
     rows: Array = steps + np.bincount(trajectory.final_at[:, 1], minlength=lanes)
     return rows
 
 
 def priority(error: Array, power: float) -> Array:
-    """(|error| + a little)^power."""
+    """Return (|error| + SMALLEST_PRIORITY)^power."""
     found: Array = (np.abs(error).astype(np.float64) + SMALLEST_PRIORITY) ** power
     return found
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """What must be known of a lane's rows [N] until their n steps are over."""
+    """The columns of a lane's rows [N] that are needed until their n steps are over."""
 
     reward: Array
     stop: Array  # after it nothing is added up
@@ -246,7 +246,7 @@ class _Rows:
 
 
 def _rows(trajectory: Trajectory, lane: int, reward: Array, stack: int) -> tuple[_Rows, Array, Array]:
-    """One lane of a trajectory as rows, their observations (the newest pictures) and actions."""
+    """Return one lane of a trajectory as rows, their observations (the newest images) and actions."""
     mine = trajectory.final_at[:, 1] == lane
     cuts, finals = trajectory.final_at[mine, 0] + 1, trajectory.final_obs[mine]
     obs, done = trajectory.obs[:, lane], trajectory.done[:, lane]
@@ -282,7 +282,7 @@ class _Tail:
     age: int = 0  # of the next row: how many rows of its game came before
 
     def continued_by(self, trajectory: Trajectory, lane: int) -> bool:
-        """Not where an episode was begun anew elsewhere, or a rollout was dropped or went to someone else."""
+        """Return False if an episode began anew elsewhere, or a rollout was dropped or went to another."""
         first = int(trajectory.episode[lane]) - int(trajectory.done[:, lane].sum())
         follows = self.sequence in (UNKNOWN, trajectory.sequence - 1)
         return follows and self.episode in (UNKNOWN, first)
@@ -291,7 +291,7 @@ class _Tail:
         self.age, self.rows = 0, _Rows.none()
 
     def extend(self, rows: _Rows, stack: int) -> Array:
-        """Appends rows; returns their ages, up to stack - 1."""
+        """Append rows; return their ages, up to stack - 1."""
         at = np.arange(len(rows.ends))
         begins = np.r_[False, rows.ends[:-1]]
         last = np.maximum.accumulate(np.where(begins, at, -1))

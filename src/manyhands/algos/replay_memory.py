@@ -1,4 +1,4 @@
-"""Room for a replay memory: asked for before it is taken, in memory or in a file."""
+"""Allocates a replay memory, in memory or in a file, after checking that there is room."""
 
 import math
 import os
@@ -12,9 +12,9 @@ from manyhands.core.errors import UsageError
 from manyhands.system.memory import free_memory
 
 RESERVE = 0.9
-"""Of the free memory, what a replay memory may take."""
+"""The share of the free memory that a replay memory may take."""
 BESIDES = 40
-"""Bytes of a row that are not its observation: action, reward, discount, flags, priority and its sums."""
+"""Bytes of a row beside its observation: action, reward, discount, flags, priority and its sums."""
 
 
 def check(rows: int, spare: int, shape: tuple[int, ...], dtype: str) -> None:
@@ -30,7 +30,7 @@ def check(rows: int, spare: int, shape: tuple[int, ...], dtype: str) -> None:
 
 
 def allocate(shape: tuple[int, ...], dtype: str, directory: Path | None) -> Array:
-    """Zeros in memory, or in a file that has no name and goes with the process."""
+    """Return zeros in memory, or in a file that has no name and goes with the process."""
     if directory is None:
         return np.zeros(shape, dtype)
     wanted = math.prod(shape) * np.dtype(dtype).itemsize

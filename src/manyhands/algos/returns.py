@@ -69,7 +69,7 @@ def discounted(reward: Float, done: Bool, gamma: float, before: Float) -> Float:
 def moments(
     count: float, mean: NDArray[np.float64], square: NDArray[np.float64], rows: NDArray[np.floating]
 ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-    """Count, mean and sum of squared deviations after more rows (Chan et al. 1979)."""
+    """Return count, mean and sum of squared deviations after more rows (Chan et al. 1979)."""
     more = len(rows)
     rows_mean = rows.mean(axis=0, dtype=np.float64)
     rows_square = ((rows - rows_mean) ** 2).sum(axis=0, dtype=np.float64)
@@ -82,13 +82,13 @@ def moments(
 
 
 def unpack_moments(packed: NDArray[Any]) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-    """Count, mean and sum of squared deviations from one vector."""
+    """Return count, mean and sum of squared deviations from one vector."""
     mean, square = packed[1:].reshape(2, -1).copy()
     return float(packed[0]), mean, square
 
 
 def scaled(reward: Float, scale: float, limit: float) -> Float:
-    """r * scale, cut at plus and minus `limit` unless that is 0."""
+    """Return r * scale, cut at plus and minus `limit` unless that is 0."""
     result = reward * np.float32(scale)
     return np.clip(result, -limit, limit) if limit else result
 
@@ -96,7 +96,7 @@ def scaled(reward: Float, scale: float, limit: float) -> Float:
 def n_step(
     reward: Float, stop: Bool, no_bootstrap: Bool, gamma: float, n: int
 ) -> tuple[Float, Float, NDArray[np.uint8]]:
-    """Sums of n rewards for the rows [N] of one lane, up to and including the first `stop`.
+    """Return sums of n rewards for the rows [N] of one lane, up to and including the first `stop`.
 
     R_i = sum_{k < m} gamma^k r_{i+k}; the value of row i + m counts gamma^m, and 0 where the last step was
     `no_bootstrap`. Returns R, that discount, and m; m is 0 where the n steps are not over yet.

@@ -1,4 +1,4 @@
-"""Which of the data is worth learning from: the choice of training data for supervised agents.
+"""Chooses training data for supervised agents: the actions of the data that are worth learning from.
 
 Pure functions of arrays. An episode has rewards [n] and a score, their sum; a choice is a weight per action,
 0 for those that are left out.
@@ -13,14 +13,14 @@ from manyhands.core.arrays import Array, Float32
 
 @dataclass(frozen=True)
 class Threshold:
-    """Constants chosen by hand: the published way."""
+    """Constant thresholds, chosen by people: the published way."""
 
     keep: float
     """An episode with a score above this is taken whole."""
     clean: float | None
     """One above this is cleaned; None cleans none."""
     level: float = 0.4
-    """Of a cleaned episode, actions whose reward lies above this on a scale of 0 to 1 are taken."""
+    """The reward, on a scale of 0 to 1, above which the actions of a cleaned episode are taken."""
 
 
 PUBLISHED = {
@@ -33,7 +33,7 @@ PUBLISHED = {
 
 
 def threshold(reward: Array, setting: Threshold) -> Float32:
-    """1 for every action that is taken, 0 for the rest; [n] from the rewards [n] of one episode.
+    """Return 1 for every action that is taken, 0 for the rest; [n] from the rewards [n] of one episode.
 
     Rewards that are all the same cannot tell good actions from bad ones, so cleaning takes none of them.
     """
@@ -46,7 +46,7 @@ def threshold(reward: Array, setting: Threshold) -> Float32:
 
 
 def _above(quality: Array, level: float) -> Float32:
-    """1 where the quality lies above `level` on a scale of 0 to 1, from the episode's worst to its best."""
+    """Return 1 where the quality is above `level`, on a scale from the episode's worst, 0, to best, 1."""
     low, high = quality.min(), quality.max()
     if high == low:
         return np.zeros(len(quality), np.float32)
@@ -55,7 +55,7 @@ def _above(quality: Array, level: float) -> Float32:
 
 
 def hopeful(reward: Array, gamma: float, level: float) -> Float32:
-    """1 for actions after which things went well enough, 0 for those that led to the end of it.
+    """Return 1 for actions after which things went well enough, 0 for those that led to the end of it.
 
     Cleaning by what followed, G_t = r_t + gamma G_t+1, instead of by the reward of the moment: a good episode
     that ends in failure does not teach the failure.
@@ -68,7 +68,7 @@ def hopeful(reward: Array, gamma: float, level: float) -> Float32:
 
 
 def elite(recent: Array, share: float) -> float:
-    """The score that the best `share` of recent episodes reach: the (1 - share) quantile of their scores [e].
+    """Return the score that the best `share` of recent episodes reach: the (1 - share) quantile of all [e].
 
     It moves with the agent: what was among the best yesterday is not today, and no one chooses a constant.
     """
@@ -76,7 +76,7 @@ def elite(recent: Array, share: float) -> float:
 
 
 def advantage(advantages: Array, temperature: float, limit: float) -> Float32:
-    """min(exp(A / temperature), limit), the weights of advantage-weighted regression (Peng et al. 2019).
+    """Return min(exp(A / temperature), limit), as advantage-weighted regression has it (Peng et al. 2019).
 
     Every action is taken, good ones more than bad ones; the limit keeps one lucky action from being all.
     """

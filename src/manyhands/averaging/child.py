@@ -25,7 +25,7 @@ LEAST_MEMORY = 150
 
 
 class Mixable(Protocol):
-    """A learner that lets others have a share in its weights."""
+    """A learner whose weights can be averaged with others'."""
 
     def weights(self) -> Weights: ...
 
@@ -33,7 +33,7 @@ class Mixable(Protocol):
 
 
 class Exchanger:
-    """What happens between two updates of a child's learner."""
+    """Exchanges weights with the parent between two updates of a child's learner."""
 
     def __init__(self, link: Link, spec: NetSpec, version: int) -> None:
         self.link, self.spec, self.base = link, spec, version
@@ -66,7 +66,7 @@ class Exchanger:
             learner.average_into(theirs, averaging.beta)
 
     def _usable(self, mine: Float32, theirs: Float32) -> bool:
-        """Whether the parent's weights would not ruin this child; says so, once until they are good again."""
+        """Return whether the parent's weights are usable; report bad ones once, until they are good again."""
         trained = self.spec.trained
         scale = max(SMALLEST_SCALE, root_mean_square(mine[:trained]))
         why = absurdity(mine, theirs, self.link.averaging.beta, trained, scale)
@@ -81,7 +81,7 @@ class Exchanger:
         self.horizon.told = max(0.0, 1.0 - self.base / self.link.averaging.exchanges)
 
     def exchange(self, mine: Float32) -> Float32 | None:
-        """The parent's weights after it has heard of ours; None where it cannot be reached."""
+        """Send our weights; return the parent's, or None where it cannot be reached."""
         meta = {
             "base": self.base,
             "steps": self.steps,
@@ -107,9 +107,9 @@ class Exchanger:
 
 
 def own_config(welcome: Welcome, cores: int, seed: int, memory: float = math.inf) -> Config:
-    """The parent's settings, for this machine: its cores, a seed of its own, and no end but the parent's.
+    """Return the parent's settings for this machine: its cores, a seed of its own, no end but the parent's.
 
-    Of the `memory` that it gives, its workers together hold half.
+    Its workers together hold half of the `memory` that it gives.
     """
     config: Config = welcome.config.algorithm.for_child(welcome.config, cores)
     run = replace(

@@ -1,4 +1,4 @@
-"""What a parent knows of each child, over all its connections."""
+"""The statistics that a parent keeps of each child, over all its connections."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from manyhands.core.errors import WireError
 MOST_CHILDREN = 2000
 """Children that a parent remembers. A checkpoint's header, of 1 MiB, holds the longest records of so many."""
 MOST_COUNTED = 2**62
-"""Where counts stay, because checkpoints hold no larger ones and children may say anything."""
+"""The largest count, because checkpoints hold no larger ones and children may say anything."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Child:
             self.life, self.life_steps, self.life_episodes = life, 0, 0
 
     def book(self, steps: int, episodes: int) -> None:
-        """Totals of its present life."""
+        """Count what is new in the totals of the child's present life."""
         self.steps = min(MOST_COUNTED, self.steps + max(0, steps - self.life_steps))
         self.episodes = min(MOST_COUNTED, self.episodes + max(0, episodes - self.life_episodes))
         self.life_steps, self.life_episodes = steps, episodes
@@ -54,7 +54,7 @@ class Child:
 
     @classmethod
     def from_plain(cls, name: str, plain: object) -> "Child":
-        """Checked as strictly as a message, because files are damaged as well."""
+        """Decode a child's record, as strictly as a message, because files are damaged as well."""
         if not isinstance(plain, Mapping) or not NAME.fullmatch(name):
             raise WireError(f"{name!r:.100} is not a child's record")
         return decode(cls, {**plain, "name": name, "connected": False}, f"the record of {name}")
@@ -82,8 +82,8 @@ class Forgotten:
 
 
 def least_missed(children: Iterable[Child], gone: Mapping[str, float]) -> Child | None:
-    """Whom to forget first, of those that are not connected: who left for good, then who did the least, then
-    who has been `gone` the longest. One that comes back with its old life would be counted again.
+    """Return the child to forget first, of those that are not connected: who left for good, then who did the
+    least, then who has been `gone` the longest. One that comes back with its old life would be counted again.
     """
     absent = [child for child in children if not child.connected]
     if not absent:
@@ -93,7 +93,7 @@ def least_missed(children: Iterable[Child], gone: Mapping[str, float]) -> Child 
 
 @dataclass(frozen=True)
 class ParentStats:
-    """What a parent's checkpoint knows beside the weights."""
+    """The statistics in a parent's checkpoint, beside the weights."""
 
     children: dict[str, Child]
     forgotten: Forgotten
@@ -101,7 +101,7 @@ class ParentStats:
 
     @classmethod
     def read(cls, progress: Mapping[str, Any]) -> "ParentStats":
-        """Raises WireError for anything that `to_plain` did not write."""
+        """Decode the statistics; raise WireError for anything that `to_plain` did not write."""
         children, seconds = progress.get("children"), progress.get("seconds")
         if not isinstance(children, Mapping):
             raise WireError("it holds no children's records, so it is not a parent's")

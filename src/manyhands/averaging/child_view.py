@@ -1,4 +1,4 @@
-"""What a person sees of a child: its own training, and how it gets on with its parent."""
+"""The display of a child: its own training, and its exchanges with its parent."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ChildView(View):
-    """Of a run that nobody will look for afterwards."""
+    """The view of a child's run, whose directory is temporary, so that no text points to it."""
 
     def __init__(self, exchanger: Exchanger, quiet: bool) -> None:
         super().__init__(quiet)

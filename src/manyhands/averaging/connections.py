@@ -1,4 +1,4 @@
-"""How a parent treats a connection, whoever is on it: no wait without an end."""
+"""Bounded waits on a parent's connections, whoever is at the other end."""
 
 import asyncio
 from contextlib import suppress
@@ -11,11 +11,11 @@ from manyhands.core import wire
 GRACE = 5.0
 """Seconds that a child has to answer when its connection is closed."""
 LONGEST = 1000
-"""Characters of the sentence with which somebody is disconnected."""
+"""Most characters of the sentence with which somebody is disconnected."""
 
 
 class Refused(Exception):  # noqa: N818 (not an error of the parent's)
-    """Somebody is disconnected with a sentence."""
+    """A reason to disconnect somebody, as a sentence."""
 
 
 async def say(connection: ServerConnection, message: bytes, seconds: float) -> None:
@@ -27,7 +27,7 @@ async def say(connection: ServerConnection, message: bytes, seconds: float) -> N
 
 
 async def answers(connection: ServerConnection, seconds: float) -> bool:
-    """Whether somebody is still there."""
+    """Return whether somebody still answers a ping."""
     try:
         async with asyncio.timeout(seconds):
             await (await connection.ping())
@@ -37,7 +37,7 @@ async def answers(connection: ServerConnection, seconds: float) -> bool:
 
 
 async def refuse(connection: ServerConnection, why: str, again: bool) -> None:
-    """Says why it is closed, and whether it is worth coming back."""
+    """Tell somebody why the connection is closed, and whether to try again, and close it."""
     with suppress(ConnectionClosed, TimeoutError):
         async with asyncio.timeout(GRACE):
             meta = {"why": why, "again": again}
@@ -46,7 +46,7 @@ async def refuse(connection: ServerConnection, why: str, again: bool) -> None:
 
 
 async def close(connection: ServerConnection, code: int = 1000) -> None:
-    """Even one that takes nothing any more."""
+    """Close a connection, even one that takes nothing any more."""
     try:
         async with asyncio.timeout(2 * GRACE):
             await connection.close(code)

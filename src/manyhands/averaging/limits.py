@@ -1,4 +1,4 @@
-"""What a child gives to its parent, whatever that asks for: counted before anything is made."""
+"""The limits of a child, whatever its parent asks for: checked before anything is allocated."""
 
 import math
 import resource
@@ -18,7 +18,7 @@ from manyhands.system.memory import free_memory
 
 MB = 10**6
 SHARE = 0.5
-"""Of the free memory, what a child takes by default."""
+"""The share of the free memory that a child takes by default."""
 MAX_MESSAGE_MB = 64
 MAX_ENVS = 1024
 
@@ -36,7 +36,7 @@ class Limits:
 
     @classmethod
     def of(cls, max_memory: int | None, max_message: int, max_envs: int) -> "Limits":
-        """From what was given in MB; without `max_memory` a share of what is free."""
+        """Return the limits that were given in MB; without `max_memory`, a share of what is free."""
         largest = wire.MAX_MESSAGE // MB
         require(max_memory is None or max_memory >= 1, "--max-memory", max_memory, "1 (MB) or more")
         allowed = f"between 1 and {largest} (MB)"
@@ -72,7 +72,7 @@ class Limits:
 
 
 def memory_parts(planned: Plan) -> dict[str, int]:
-    """Bytes that a run will take, by what they are for and the settings that decide about them.
+    """Return the bytes that a run will take, by what they are for and the settings that decide about them.
 
     A replay memory on disk counts as well: the disk is this machine's, too.
     """
@@ -91,7 +91,7 @@ def memory_parts(planned: Plan) -> dict[str, int]:
 
 @contextmanager
 def confined(memory: int) -> Iterator[None]:
-    """Lets this process, and each that it starts, take `memory` bytes more than it has now, and not more.
+    """Let this process, and each that it starts, take `memory` bytes more than it has now, and not more.
 
     For what cannot be counted beforehand, such as an environment that is made with absurd arguments. Where
     the system does not hold processes to that limit, which Linux does, nothing happens.
@@ -116,7 +116,7 @@ def confined(memory: int) -> Iterator[None]:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """In the many ways in which Python, the loader of libraries, and torch say so."""
+    """Return whether an error says so, in one of the ways of Python, the loader of libraries, and torch."""
     said = str(error)
     return isinstance(error, MemoryError) or any(
         words in said for words in ("allocate memory", "failed to map")
@@ -124,5 +124,5 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _data_held() -> int:
-    """Bytes that count for the limit already."""
+    """Return the bytes that count for the limit already."""
     return int(getattr(psutil.Process().memory_info(), "data", 0))

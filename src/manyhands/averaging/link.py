@@ -1,4 +1,4 @@
-"""A child's link to its parent: how it joins, asks, and comes back when the connection is lost."""
+"""A child's link to its parent: how it joins, exchanges, and reconnects when the connection is lost."""
 
 import math
 import random
@@ -41,22 +41,22 @@ OPEN_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 60.0
 """Seconds after which an exchange without an answer counts as a lost connection."""
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
-"""Seconds between two attempts to come back."""
+"""Seconds between two attempts to reconnect: the first pause, and the longest."""
 LOOKING = 2.0
-"""Seconds between two looks for a parent that is not there yet."""
+"""Seconds between two attempts to find a parent that is not there yet."""
 SHOWN = 300
-"""Characters of what a parent says that are shown."""
+"""Most characters of a parent's text that are shown."""
 MAX_SETTINGS = 10_000
-"""Values in a parent's settings, arguments of the environment included."""
+"""Most values in a parent's settings, arguments of the environment included."""
 MAX_ID = 200
-"""Characters of an environment's name."""
+"""Most characters of an environment's name."""
 TOO_LARGE = 1009
-"""How a connection is closed by whoever received more than it takes."""
+"""The code with which whoever receives a larger message than it takes closes the connection."""
 
 
 @dataclass(frozen=True)
 class Welcome:
-    """What a parent tells a child that joins."""
+    """The answer of a parent to a child that joins."""
 
     config: Config
     spec: NetSpec
@@ -65,7 +65,7 @@ class Welcome:
 
     @classmethod
     def from_message(cls, message: wire.Message, allowed: Sequence[str] = ()) -> "Welcome":
-        """Raises WireError, in one printable line, for anything that a parent of ours would not send.
+        """Decode a welcome; raise WireError, in one printable line, for anything that no parent would send.
 
         The settings may name an algorithm of the user's own that is `allowed` here.
         """
@@ -86,7 +86,7 @@ class Welcome:
 
 
 def _read_config(plain: Any, allowed: Sequence[str]) -> Config:
-    """A parent's settings. What is said of them later may be printed as it is."""
+    """Decode a parent's settings. What is said of them later may be printed as it is."""
     if not isinstance(plain, dict):
         raise WireError(f"settings that are {type(plain).__name__}")
     check_plain(plain, "the settings", MAX_SETTINGS)
@@ -97,7 +97,7 @@ def _read_config(plain: Any, allowed: Sequence[str]) -> Config:
 
 
 def _read_weights(arrays: Mapping[str, Array], spec: NetSpec) -> Float32:
-    """First weights that a network can learn from."""
+    """Decode first weights that a network can learn from."""
     vector = arrays["vector"]
     if vector.dtype != np.float32 or vector.shape != (spec.size,) or not np.isfinite(vector).all():
         raise WireError(f"weights that are not {spec.size} finite numbers")
@@ -116,7 +116,7 @@ class RefusedError(RunError):
 
 
 class OverError(RunError):
-    """The parent has all that it wanted."""
+    """The parent has all the exchanges that it wanted."""
 
 
 class Link:
@@ -133,7 +133,7 @@ class Link:
         allowed: Sequence[str] = (),
     ) -> None:
         """`patience`: seconds after which a child that has lost its parent stops looking for it.
-        `max_message`: bytes of what it takes from it at once. `allowed`: code that the parent may name.
+        `max_message`: bytes of the largest message from it. `allowed`: code that the parent may name.
         """
         self.max_message, self.allowed = max_message, allowed
         self.url, self.name, self.token, self.patience = url, name, token, patience
@@ -150,7 +150,7 @@ class Link:
         self.refused = ""  # why this child has no parent any more
 
     def join(self, wait: float = 0.0) -> Welcome:
-        """The first time; raises where the parent does not want this child, or is not there in time."""
+        """Connect for the first time; raise where the parent refuses this child, or is not there in time."""
         until, told = time.monotonic() + wait, False
         while True:
             try:
@@ -168,7 +168,7 @@ class Link:
         return welcome
 
     def get_ready(self, spec: NetSpec) -> None:
-        """States the structure of this child's own network, now and whenever it comes back."""
+        """Send the structure of this child's own network, now and whenever it reconnects."""
         self.spec = spec
         connection = self.connection
         assert connection is not None
@@ -235,7 +235,7 @@ class Link:
             raise
 
     def ask(self, message: wire.Message, size: int) -> tuple[int, Float32] | None:
-        """Sends weights; the parent's version and weights, or None while there is no connection."""
+        """Send weights; return the parent's version and weights, or None while there is no connection."""
         connection = self.connection
         if connection is None:
             return None
@@ -293,7 +293,7 @@ class Link:
                 return
 
     def _go_on_with(self, connection: ClientConnection, welcome: Welcome) -> bool:
-        """Whether there is nothing more to look for."""
+        """Use a new connection, or give up; return False where it broke and another attempt is needed."""
         assert self.spec is not None
         assert self.joined is not None
         if (welcome.config, welcome.spec) != (self.joined.config, self.joined.spec):
@@ -345,7 +345,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _why(refused: wire.Message) -> str:
-    """The reason in a refusal, whatever the parent put there."""
+    """Return the reason in a refusal, whatever the parent put there."""
     return one_line(refused.meta.get("why"), SHOWN)
 
 
@@ -354,7 +354,7 @@ def _too_large(error: BaseException) -> bool:
 
 
 def _last_words(connection: ClientConnection) -> str:
-    """Why the parent has closed it, if it said so."""
+    """Return why the parent has closed the connection, if it said so."""
     try:
         return f"it disconnected this child: {_why(received(connection.recv(0), 'refused'))}"
     except (ConnectionClosed, OSError, TimeoutError, WireError):

@@ -1,4 +1,4 @@
-"""Where a parent listens and whom it lets in; kept with its run, so that children find it after a resume."""
+"""A parent's address, token and certificate; kept with its run, so that children find it after a resume."""
 
 import ipaddress
 import re
@@ -23,7 +23,7 @@ from manyhands.runs.store import Run
 
 @dataclass(frozen=True)
 class ListenConfig:
-    """The options of a parent that are no business of its children."""
+    """The options of a parent that its children are not told."""
 
     listen: str = f"127.0.0.1:{DEFAULT_PORT}"
     """HOST:PORT; a port of 0 is any that is free."""
@@ -43,7 +43,7 @@ class ListenConfig:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], resumed: Run | None) -> "ListenConfig":
-        """What was given, where that is not None, and for the rest what the run had before."""
+        """Return the options that were given, where not None, and else those that the run had before."""
         path = resumed.path / store.LISTEN if resumed is not None else None
         try:
             kept = decode(cls, read_yaml(path), "it") if path is not None and path.exists() else cls()
@@ -72,14 +72,14 @@ class ListenConfig:
         return server_tls(self.tls_cert, self.tls_key)
 
     def keep(self, run: Run, port: int) -> None:
-        """In the run, with the port that it found, and files by their full names."""
+        """Save the options with the run, with the port that it listens on, and absolute paths of files."""
         plain = asdict(self) | {"listen": f"{self.listen.rpartition(':')[0]}:{port}"}
         for name in ("token_file", "tls_cert", "tls_key"):
             plain[name] = plain[name] and str(Path(plain[name]).absolute())
         write_atomically(run.path / store.LISTEN, yaml.safe_dump(plain, sort_keys=False).encode())
 
     def needed(self) -> str:
-        """What a child has to be given beside the address."""
+        """Return the options that a child needs beside the address."""
         token = " --token-file FILE" if self.token_file else ""
         return token + (" [--tls-ca FILE, if the certificate is your own]" if self.tls_cert else "")
 

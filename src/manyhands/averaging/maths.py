@@ -20,21 +20,21 @@ STEP_LIMIT = 10.0
 """How far one exchange may move weights, as a multiple of what weights are here (root mean squares). Honest
 ones moved by 0.54 times that at the most, in runs of ppo, impala, a3c and dqn; see docs/averaging.md."""
 SMALLEST_SCALE = 1.0
-"""Weights that are smaller than this may still grow to it: networks start with as little as 0."""
+"""The least scale: weights that are smaller may still grow to it, as networks start with as little as 0."""
 LARGEST_START = 1e6
 """The root mean square of first weights from which no network can learn."""
 LARGEST_STATISTIC = 1e18
-"""Of inputs; float32 holds its square."""
+"""The largest statistic of inputs; float32 holds its square."""
 LARGEST_SCALE = 1e4
-"""Of inputs. Ones that have not varied yet have a scale of 1e3, which is often what a new child sends."""
+"""The largest scale of inputs. Those that have not varied yet have 1e3, which a new child often sends."""
 MEAN_LIMIT = 1e5
-"""How many deviations of its own whoever averages lets the mean of an input lie away, one being 1 at the
+"""How far the mean of an input may lie from ours, in deviations of ours, each of which counts as 1 at the
 least. So an input that was always 0 here, such as a score, may be tens of thousands elsewhere."""
 DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "|i1"}
 
 
 def within(mine: Float32, moved: Float32, limit: float) -> Float32:
-    """`moved`, or the point on the way to it that is `limit` away from `mine`; 0 is no limit."""
+    """Return `moved`, or the point on the way to it that is `limit` away from `mine`; 0 is no limit."""
     way = moved.astype(np.float64) - mine
     length = float(np.sqrt(np.square(way).sum()))
     if not limit or length <= limit:
@@ -44,13 +44,13 @@ def within(mine: Float32, moved: Float32, limit: float) -> Float32:
 
 
 def root_mean_square(vector: Float32) -> float:
-    """sqrt(mean of squares), or infinity where float32 cannot hold the squares."""
+    """Return sqrt(mean of squares), or infinity where float32 cannot hold the squares."""
     with np.errstate(over="ignore"):
         return math.sqrt(float(np.dot(vector, vector)) / max(1, len(vector)))
 
 
 def absurdity(mine: Float32, other: Float32, share: float, trained: int, scale: float) -> str:
-    """What is wrong with `other`, so that `mine` must not be averaged with it; "" for all honest weights.
+    """Say why `mine` must not be averaged with `other`; return "" for all honest weights.
 
     The first `trained` numbers may move by STEP_LIMIT times `scale`, a root mean square that weights have
     here. The others are statistics of inputs.
@@ -70,11 +70,11 @@ def absurdity(mine: Float32, other: Float32, share: float, trained: int, scale: 
 
 
 def _absurd_statistics(mine: Float32, other: Float32, share: float) -> str:
-    """What is wrong with the means and scales (1 / deviation) of inputs, half of the numbers each.
+    """Say what is wrong with the means and scales (1 / deviation) of inputs, half of the numbers each.
 
-    Ones that are not statistics yet, 0 and 1 throughout, let any mean come. After that mine are on their way
-    there: a mean of `share` times the others', and a deviation that is still far too small. So a mean may lie
-    away by twice its own size / `share`, too, which lets honest ones undo what others have done as well.
+    Statistics that are still initial, 0 and 1 throughout, accept any mean. After that `mine` are on the way
+    to the others': the mean is `share` times theirs, and the deviation still far too small. So a mean may
+    also lie away by twice its own size / `share`, which lets honest ones undo what others have done as well.
     """
     (mean, scale), (their_mean, their_scale) = np.split(mine, 2), np.split(other, 2)
     if not len(other) or not share:
@@ -96,7 +96,7 @@ def _absurd_statistics(mine: Float32, other: Float32, share: float) -> str:
 
 
 def quantise(vector: Float32, how: Format) -> dict[str, Array]:
-    """The vector as it travels. int8: v is round(127 v / m) times m / 127, with m the block's largest |v|."""
+    """Return the vector as it travels. int8: v is round(127 v / m) m / 127; m is the block's largest |v|."""
     if how == "float32":
         return {"values": vector}
     if how == "float16":
@@ -111,7 +111,7 @@ def quantise(vector: Float32, how: Format) -> dict[str, Array]:
 
 
 def dequantise(arrays: Mapping[str, Array], how: Format, size: int) -> Float32:
-    """The inverse. Raises WireError for anything but `size` finite numbers in the format agreed on."""
+    """Invert `quantise`; raise WireError for anything but `size` finite numbers in the format agreed on."""
     values = arrays.get("values")
     if values is None or values.dtype.str != DTYPES[how] or values.shape != (size,):
         found = "nothing" if values is None else f"{values.dtype}{list(values.shape)}"
@@ -129,7 +129,7 @@ def dequantise(arrays: Mapping[str, Array], how: Format, size: int) -> Float32:
 
 
 class Feedback:
-    """Quantises a stream of vectors; what one loses is added to the next (Seide et al. 2014)."""
+    """Quantises a stream of vectors; the error of one is added to the next (Seide et al. 2014)."""
 
     def __init__(self, how: Format, size: int) -> None:
         self.how: Format = how

@@ -18,13 +18,13 @@ from manyhands.system.processes import die_with_parent
 
 ADDRESS = re.compile(r"manyhands child (wss?://\S+)")
 PREFIX = "manyhands: "
-"""Of what a failed command says."""
+"""The beginning of what a failed command says."""
 START_TIMEOUT = 60.0
 GRACE = 15.0
 
 
 class Network:
-    """Ends all that it started when it is left."""
+    """A parent and its children; whatever is started ends when the context is left."""
 
     def __init__(self, path: Path) -> None:
         """The parent's run is saved to `path`, and what the others say to files beside it."""
@@ -58,7 +58,7 @@ class Network:
         return self.path.with_name(f"{self.path.name}.{who}.log")
 
     def start_parent(self, *words: object) -> str:
-        """`manyhands parent` with these words; returns its address once it listens."""
+        """Start `manyhands parent` with these words; return its address once it listens."""
         place = ("--dir", self.path) if "--resume" not in words else ()
         before = len(self.said("parent"))
         self.parent = self._start("parent", "parent", *words, *place)
@@ -84,7 +84,7 @@ class Network:
             )
 
     def wait(self, timeout: float, every_child: bool = False) -> Run:
-        """Until the parent has all its exchanges; with `every_child`, none of them may fail on the way."""
+        """Wait until the parent has all its exchanges; with `every_child`, raise when one fails before."""
         assert self.parent is not None
         deadline = time.monotonic() + timeout
         while (code := self.parent.poll()) is None:
@@ -100,7 +100,7 @@ class Network:
         return self.run
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """As an accident would."""
+        """Kill a process, as an accident would."""
         process.send_signal(signal.SIGKILL)
         process.wait()
 
@@ -108,7 +108,7 @@ class Network:
 def averaged(
     path: Path, words: Sequence[object], children: int, cores: int, timeout: float, extra: Sequence[Any] = ()
 ) -> Run:
-    """The run of a parent with so many children of so many cores each."""
+    """Run a parent with so many children of so many cores each, and return its run."""
     with Network(path) as network:
         network.start_parent(*words, "--listen", "127.0.0.1:0")
         for number in range(children):

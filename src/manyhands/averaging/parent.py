@@ -51,21 +51,21 @@ from manyhands.core.texts import one_line
 from manyhands.core.weights import Weights, average
 
 HELLO_TIMEOUT = 10.0
-"""Seconds that someone who connects has to say who it is."""
+"""Seconds that a new connection has to send its hello."""
 READY_TIMEOUT = 120.0
-"""Seconds to get ready: importing a heavy environment is slow."""
+"""Seconds that a child has to get ready: importing a heavy environment is slow."""
 PING = 20.0
-"""Seconds between two looks whether a silent child is still there, and until it counts as gone."""
+"""Seconds between two pings of a silent child, and until one that does not answer counts as gone."""
 GHOST = 5.0
-"""Seconds in which a child that comes back is to be rid of its old connection."""
+"""Seconds that the old connection of a child that comes back has to answer, and then to end."""
 LINGER = 15.0
-"""Seconds after the last exchange in which lost children may come back to hear that it was; longer than they
-wait between two attempts."""
+"""Seconds after the last exchange in which lost children may come back to hear that it was the last; longer
+than they wait between two attempts."""
 TURN = 0.2
 STRANGERS = 1000
-"""Connections that have not said who they are; each may hold HEADROOM bytes for HELLO_TIMEOUT seconds."""
+"""Most connections that have not sent a hello; each may hold HEADROOM bytes for HELLO_TIMEOUT seconds."""
 STRIKES = 3
-"""Exchanges in a row with weights that no average can use, after which a child is disconnected."""
+"""Exchanges in a row with unusable weights, after which a child is disconnected."""
 NOBODY = "somebody who never gave a name"
 
 
@@ -88,7 +88,7 @@ class Parent:
     ) -> None:
         """`silence`: seconds without an exchange after which a child is disconnected. `turned` is called
         several times a second, whether anything happens or not; `exchanged` after every exchange, before the
-        next one. `room` may hold up an exchange before it is made.
+        next one. `room` may delay an exchange before it is made.
         """
         logging.getLogger("websockets").setLevel(logging.CRITICAL)  # `said` says it in our words
         self.averaging, self.config, self.spec = averaging, config, spec
@@ -166,7 +166,7 @@ class Parent:
             raise self.failure
 
     async def _dismiss(self, server: Server) -> None:
-        """Tells all children that it is over, and waits a little for those that were lost just now."""
+        """Tell all children that all exchanges are made; wait a little for those that were lost just now."""
         told = False
         while not self.stopping:
             await asyncio.gather(*(close(connection, OVER) for connection in server.connections))
@@ -184,7 +184,7 @@ class Parent:
             await asyncio.sleep(TURN)
 
     async def _meet(self, connection: ServerConnection) -> None:
-        """One connection, from its first word to its last."""
+        """Serve one connection, from its first message to its last."""
         name = NOBODY
         child: Child | None = None
         try:
@@ -236,7 +236,7 @@ class Parent:
                     self.gone[name] = time.monotonic()
 
     def _remember(self, name: str) -> Child:
-        """The child of this name, known or new; who is missed least makes room."""
+        """Return the child of this name, known or new; of too many, the least missed makes room."""
         if name not in self.children:
             if len(self.children) >= MOST_CHILDREN:
                 self._forget_one()
@@ -271,7 +271,7 @@ class Parent:
             raise Refused("its token is not the parent's; give the same --token-file to both")
 
     async def _rid_of_ghost(self, name: str, life: str) -> None:
-        """Ends an older connection of this child: one of the same life, or one that nobody answers on."""
+        """End an older connection of this child: one of the same life, or one that does not answer."""
         ghost = self.connections.get(name)
         if ghost is None:
             return
@@ -328,7 +328,7 @@ class Parent:
             await say(connection, answer, self.silence)
 
     async def _exchange(self, child: Child, message: wire.Message) -> str:
-        """Averages, and counts what the child has done since its last exchange; or says why it did not."""
+        """Average, and count what the child has done since its last exchange; else return why not."""
         if message.schema != self.spec.schema:
             raise Refused(
                 f"weights of structure {message.schema!r:.60} where {self.spec.schema} was expected"
@@ -357,7 +357,7 @@ class Parent:
         return ""
 
     def _scale(self) -> float:
-        """The root mean square of weights here: of the first ones, or of most children's if that is more.
+        """Return the root mean square of weights here: of the first, or of most children's if that is more.
 
         Most, so that no child alone can raise it for what it sends next.
         """
@@ -374,13 +374,13 @@ class Parent:
     async def _disconnect(
         self, connection: ServerConnection, name: str, why: str, again: bool = False
     ) -> None:
-        """`again`: it may come back."""
+        """Disconnect a child and say why; `again`: it may come back."""
         why = one_line(why)[:LONGEST]  # which may repeat what it said itself
         self.said(f"{name} was disconnected: {why}")
         await refuse(connection, why, again)
 
 
 def _quiet_about_ctrl_c(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A task that a second Ctrl-C has interrupted is nobody's fault; all else is told as usual."""
+    """Ignore a task that a second Ctrl-C has interrupted; report all else as usual."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""What a child and its parent say to each other, in `wire.py`'s binary messages.
+"""The messages between a child and its parent, in `wire.py`'s binary format.
 
 child                                  parent
 hello (protocol, name, token, life) -> welcome (settings, structure, format, first weights), or refused
@@ -41,7 +41,7 @@ NAME_LENGTH = 64
 NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_LENGTH}}}")
 NAME_RULE = f"up to {NAME_LENGTH} letters of a to z, digits, dots, dashes and underscores"
 MOST = 1e15
-"""Numbers that a child may count to."""
+"""The number below which children's counts and measures stay."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,18 @@ class AveragingConfig:
         self._require("format", lambda value: value in FORMATS, f"one of {', '.join(FORMATS)}")
 
     def _require(self, name: str, holds: Callable[[Any], bool], allowed: str) -> None:
-        """Called by its option, which is where users meet it."""
+        """Check a field, and name it in the error as the option by which users set it."""
         value = getattr(self, name)
         require(holds(value), f"--{name.replace('_', '-')}", value, allowed)
 
 
 def structure(spec: NetSpec, how: Format) -> dict[str, Any]:
-    """What a child and its parent must have alike, beside the hash of it: their network, and its numbers."""
+    """Return what a child and its parent must have alike, beside its hash: their network, and its numbers."""
     return {"network": json.loads(spec.to_json()), "dtype": "float32", "format": how}
 
 
 def difference(theirs: Any, ours: Any, name: str = "") -> str:
-    """In words: what differs between two structures that messages may carry; nothing where they are equal."""
+    """Say how two structures that messages may carry differ; return "" where they are equal."""
     if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
         theirs, ours = dict(enumerate(theirs)), dict(enumerate(ours))
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
@@ -100,7 +100,7 @@ def difference(theirs: Any, ours: Any, name: str = "") -> str:
 
 
 def message_limit(size: int) -> int:
-    """Bytes of the largest message about `size` weights."""
+    """Return the bytes of the largest message about `size` weights."""
     return 4 * size + HEADROOM
 
 
@@ -112,7 +112,7 @@ def text(meta: Mapping[str, Any], name: str, limit: int = NAME_LENGTH) -> str:
 
 
 def number(meta: Mapping[str, Any], name: str, least: float = 0.0) -> float:
-    """A finite one."""
+    """Return a finite number of a message, `least` or more; raise WireError for all else."""
     found = meta.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found < MOST:
         raise WireError(f"a message whose {name} is {found!r:.60}")
@@ -120,7 +120,7 @@ def number(meta: Mapping[str, Any], name: str, least: float = 0.0) -> float:
 
 
 def checked_name(meta: Mapping[str, Any], name: str) -> str:
-    """A name that can be shown and written to files."""
+    """Return a name that can be shown and written to files; raise WireError for all else."""
     found = meta.get(name)
     if not isinstance(found, str) or not NAME.fullmatch(found):
         raise WireError(f"its {name} is not made of {NAME_RULE}")
@@ -128,7 +128,7 @@ def checked_name(meta: Mapping[str, Any], name: str) -> str:
 
 
 def received(raw: Any, *kinds: str) -> wire.Message:
-    """A binary message of one of these kinds."""
+    """Decode a binary message of one of these kinds; raise WireError for all else."""
     if not isinstance(raw, bytes):
         raise WireError("text where a binary message was expected")
     if raw[:3] == wire.MAGIC and raw[3:4] != b"\0":

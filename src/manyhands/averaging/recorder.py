@@ -1,4 +1,4 @@
-"""A parent's run directory, and what is shown while it is written."""
+"""Writes a parent's run directory, and shows its progress."""
 
 import asyncio
 import time
@@ -36,12 +36,12 @@ LINE_INTERVAL, LIVE_INTERVAL = 2.0, 0.5
 SAVE_INTERVAL = 5.0
 """Seconds between two checkpoints for a resume."""
 MOST_PENDING = 4
-"""Checkpoints that wait for a slow disk. Further exchanges wait for it, too: none that is kept gets lost, and
-each that waits holds a copy of the weights."""
+"""Most checkpoints that wait for a slow disk. Further exchanges then wait, too: none that is kept gets lost,
+and each that waits holds a copy of the weights."""
 PENDING_TURN = 0.05
 REPORT_EPISODES = 100
 HEARD = 20
-"""Exchanges of others after which what a lost child said of its returns no longer counts."""
+"""Exchanges of others after which the returns that a lost child last reported no longer count."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ParentSetup:
 
 
 class ParentRecorder:
-    """Writes a parent's run directory, and shows how it goes."""
+    """Writes a parent's run directory, and shows its progress."""
 
     def __init__(self, begun: ParentSetup, quiet: bool, log: Log = "none") -> None:
         self.run, self.plan, self.averaging, self.quiet = begun.run, begun.plan, begun.averaging, quiet
@@ -92,12 +92,12 @@ class ParentRecorder:
         self.events.close()
 
     def begin(self, resumed: bool) -> None:
-        """Write down with what it starts."""
+        """Write the start event, with all settings."""
         settings = {**self.plan.config.to_plain(), "averaging": asdict(self.averaging)}
         self.events.write("start", resumed=resumed, settings=settings)
 
     def listening(self, address: str, needed: str) -> None:
-        """`needed`: what a child has to be given beside the address."""
+        """Show the address; `needed`: what a child has to be given beside it."""
         self.address = address
         if self.quiet:
             print(address, flush=True)
@@ -116,12 +116,12 @@ class ParentRecorder:
         console.print(Text(lines(text)), soft_wrap=True)
 
     async def room(self) -> None:
-        """Waits until the disk has caught up so far that another exchange may be made."""
+        """Wait until the disk has caught up so far that another exchange may be made."""
         while self.saver.pending() >= MOST_PENDING:
             await asyncio.sleep(PENDING_TURN)
 
     def exchanged(self, parent: "Parent") -> None:
-        """Takes a snapshot where one is due. It is saved later, so that the child has its answer first."""
+        """Take a snapshot where one is due. It is saved later, so that the child has its answer first."""
         now = time.monotonic()
         kept = parent.version >= self.next_kept
         if kept:
@@ -131,12 +131,12 @@ class ParentRecorder:
             self.saver.submit(partial(self.save, self.snapshot(parent), "running", kept))
 
     def snapshot(self, parent: "Parent") -> "Snapshot":
-        """The weights and all counts of one moment; called where nobody exchanges or joins meanwhile."""
+        """Return the weights and counts of one moment; called while nobody exchanges or joins."""
         stats = ParentStats(parent.children, parent.forgotten, round(time.monotonic() - self.began, 3))
         return Snapshot(parent.weights(), stats.to_plain(), stats.steps, mean_return(parent))
 
     def turned(self, parent: "Parent") -> None:
-        """Shows how it goes, also when nobody exchanges; raises what went wrong with saving."""
+        """Show progress, also when nobody exchanges; raise what went wrong with saving."""
         self.saver.pending()
         now = time.monotonic()
         interval = LINE_INTERVAL if self.live is None else LIVE_INTERVAL
@@ -160,7 +160,7 @@ class ParentRecorder:
         )
 
     def save(self, snapshot: "Snapshot", status: str, kept: bool = False) -> None:
-        """For a resume; and first, when `kept`, for good, with a row of metrics."""
+        """Save a checkpoint for a resume; before it, when `kept`, one for good, with a row of metrics."""
         weights, stats = snapshot.weights, snapshot.stats
         counts = {"steps": snapshot.steps, "exchanges": weights.version}
         made = Checkpoint(self.plan.spec, self.plan.spaces.action, weights, progress=stats)
@@ -175,7 +175,7 @@ class ParentRecorder:
         self.run.save_status({**state, **stats})
 
     def finish(self, parent: "Parent", status: str) -> None:
-        """Saves how it ended, after all that still waits to be saved; raises what went wrong with any."""
+        """Save the final state, after all that still waits to be saved; raise what went wrong with any."""
         failure = self.saver.finish()
         self.save(self.snapshot(parent), "failed" if failure else status, kept=parent.over)
         error = {} if failure is None else {"error": repr(failure)}
@@ -184,7 +184,7 @@ class ParentRecorder:
             raise failure
 
     def report(self, parent: "Parent") -> None:
-        """The children's books, and what the averaged agent is worth."""
+        """Show the children's counts, and test the averaged agent."""
         if self.quiet:
             return
         self.console.print(_children(parent))
@@ -211,7 +211,7 @@ class Snapshot:
 
 
 class Saver:
-    """Saves one after the other, in a thread: on an SD card it takes long enough to be felt."""
+    """Saves snapshots one after the other in a thread, because on an SD card each takes noticeably long."""
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, "save")
@@ -221,13 +221,13 @@ class Saver:
         self.waiting.append(self.thread.submit(save))
 
     def pending(self) -> int:
-        """How many are not saved yet; raises what went wrong with one that was to be."""
+        """Return how many are not saved yet; raise what went wrong with an earlier one."""
         while self.waiting and self.waiting[0].done():
             self.waiting.popleft().result()
         return len(self.waiting)
 
     def finish(self) -> BaseException | None:
-        """Waits for all; what went wrong first."""
+        """Wait for all; return what went wrong first."""
         self.thread.shutdown(wait=True)
         failures = [failure for save in self.waiting if (failure := save.exception()) is not None]
         self.waiting.clear()
@@ -235,7 +235,7 @@ class Saver:
 
 
 def mean_return(parent: "Parent") -> float | None:
-    """Of those who are connected or were heard lately."""
+    """Return the mean return of children that are connected or were heard lately."""
     since = parent.version - max(HEARD, 4 * len(parent.children))
     heard = [child for child in parent.children.values() if child.connected or child.last >= since]
     recent = [child.recent for child in heard if child.recent is not None]

@@ -1,4 +1,4 @@
-"""A parent, from what was asked for to the end of its run."""
+"""Runs a parent, from its arguments to the end of its run."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -120,7 +120,7 @@ def _serve(
     )
 
     def ready() -> None:
-        """Nothing is written before it listens, so that a port that is taken spoils no run."""
+        """Write the run's first files: not before it listens, so that a port that is taken spoils no run."""
         listening.keep(setup.run, int(served.address.rpartition(":")[2]))
         text = yaml.safe_dump(asdict(setup.averaging), sort_keys=False)
         checkpoint.write_atomically(setup.run.path / store.AVERAGING, text.encode())
@@ -189,14 +189,14 @@ def _new(config: Config, path: Path | None, given: dict[str, Any], held: ExitSta
 
 
 def _planned(config: Config) -> Plan:
-    """What a parent holds: the network alone, without the batches and memories of its children."""
+    """Plan what a parent holds: the network alone, without the batches and memories of its children."""
     planned = plan(config, learns_here=False)
     check_network(planned.spec)
     return planned
 
 
 def _find(resume: str | Path | Run, own: Mapping[str, Any]) -> Run:
-    """The parent's run that is to go on; `own` are settings of its own, of which none may be given again."""
+    """Return the parent's run to go on with; none of `own`, settings of its own, may be given again."""
     refused = [name for name, value in own.items() if value is not None]
     if refused:
         raise UsageError(f"--resume goes on with the run's own settings, not {', '.join(refused)}")
@@ -227,7 +227,7 @@ def _resumed(run: Run, given: dict[str, Any], held: ExitStack) -> ParentSetup:
 
 
 def need_websockets() -> None:
-    """Refuse in one line where they are not installed."""
+    """Refuse, in one line, where websockets is not installed."""
     try:
         import websockets  # noqa: F401
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""A child, from what was asked for to its end."""
+"""Runs a child, from its arguments to its end."""
 
 import re
 import socket
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 WRONG_URL = "a parent's address is ws://HOST:PORT, or wss://HOST:PORT for TLS, and nothing more"
 PATIENCE = 3600.0
-"""Seconds to look for a lost parent, unless others are given."""
+"""Default seconds for which a child looks for a lost parent."""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """What a child has done for its parent."""
+    """The counts of what a child has done for its parent."""
 
     exchanges: int = 0
     steps: int = 0
@@ -118,7 +118,7 @@ def _train_for(
 
 
 def _with_port(url: str) -> str:
-    """A parent's default port, where none is named."""
+    """Return a parent's address, with the default port where none is named."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -133,7 +133,7 @@ def _with_port(url: str) -> str:
 
 
 def _own_name() -> str:
-    """Its machine's, and something that tells two children of one machine apart."""
+    """Return the machine's name, with a suffix that tells two children of one machine apart."""
     import secrets
 
     host = re.sub("[^A-Za-z0-9_.-]", "-", socket.gethostname())

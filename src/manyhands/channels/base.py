@@ -39,36 +39,36 @@ class ExecutorChannel(Protocol):
         """
 
     def receive(self, timeout: float) -> Event | None:
-        """The next thing that happened, or None after `timeout` seconds."""
+        """Return the next event, or None after `timeout` seconds."""
 
     def ack(self, trajectory: Trajectory) -> None:
-        """The learner is done with it; its memory may be used again."""
+        """Release a trajectory that the learner is done with; its memory may be used again."""
 
     def workers(self) -> list[WorkerStatus]: ...
 
     def backlog(self) -> int | None:
-        """Trajectories that wait in a queue outside of this process; None where there is no such queue."""
+        """Return how many trajectories wait in a queue outside this process; None without such a queue."""
 
     def worker_stats(self) -> dict[str, Any]:
-        """What the workers have done so far, for the run's directory; empty where there are none."""
+        """Return what the workers have done so far, for the run's directory; empty where there are none."""
 
     def finish(self, reason: str) -> None:
         """End every worker and free everything. May be called twice."""
 
 
 class SharingChannel(ExecutorChannel, Protocol):
-    """One to the cores of this machine, which may learn together."""
+    """A channel to the cores of this machine, which may learn together."""
 
     memory: SharedMemory | None
 
 
 class OrderIO(Protocol):
-    """Where a worker gets what an order needs, and hands in what it made."""
+    """The interface through which a worker gets what an order needs, and sends its result."""
 
     def weights(self, version: int) -> Weights: ...
 
     def arrays(self, order: Order) -> dict[str, Array]:
-        """Where to write the rollout."""
+        """Return the arrays to write the rollout into."""
 
     def send(self, made: Trajectory | EvalResult) -> None: ...
 
@@ -81,11 +81,11 @@ class WorkerChannel(OrderIO, Protocol):
     def task(self) -> Task: ...
 
     def next_order(self) -> Order | EvalOrder | None:
-        """Waits; None when the run is over."""
+        """Wait for the next order; None when the run is over."""
 
 
 def run_order(order: Order | EvalOrder, channel: OrderIO, collector: Collector) -> None:
-    """Plays one order and sends what came of it."""
+    """Play one order and send its result."""
     weights = channel.weights(order.version)
     if isinstance(order, EvalOrder):
         channel.send(collector.test(order, weights))

@@ -56,7 +56,7 @@ class InlineChannel:
         return self.collector.collect(order, weights, self.layout.allocate())
 
     def ack(self, trajectory: Trajectory) -> None:
-        """Every rollout has memory of its own here."""
+        """Do nothing: every rollout has memory of its own here."""
 
     def workers(self) -> list[WorkerStatus]:
         return [WorkerStatus(self.name, 0.0, bool(self.orders))]

@@ -1,4 +1,4 @@
-"""What the owner of a machine allows those whom it plays for, checked before anything is allocated."""
+"""The limits that a machine's owner sets for the runs it plays for, checked before anything is allocated."""
 
 import os
 import resource
@@ -21,7 +21,7 @@ reserved counts as well as what is written to, which the supervisor measures."""
 
 
 def default_memory(processes: int) -> int:
-    """MB for each of so many processes: four fifths of the machine's memory, shared."""
+    """Return the MB for each of so many processes: four fifths of the machine's memory, shared."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # a system that does not say
@@ -31,7 +31,7 @@ def default_memory(processes: int) -> int:
 
 @dataclass(frozen=True)
 class OwnLimits:
-    """Of one process that plays."""
+    """The limits of one process that plays."""
 
     memory: int = default_memory(1)
     """MB that it may hold."""
@@ -54,7 +54,7 @@ class OwnLimits:
         return self.message * MEGABYTE
 
     def check(self, task: Task, others: Iterable[Task] = (), lanes: int = 0) -> None:
-        """Refuses by name what is too large to play here.
+        """Refuse, by name, what is too large to play here.
 
         A process that plays for `others` already, with so many `lanes` in all, has less to give.
         """
@@ -72,7 +72,7 @@ class OwnLimits:
 
 
 def confine(limits: OwnLimits) -> None:
-    """Lets this process and those that it starts reserve no more than they may hold, and some headroom.
+    """Let this process and those that it starts reserve no more than they may hold, and some headroom.
 
     For what nobody can count beforehand: a larger request fails, instead of taking all memory before
     the supervisor looks. Where the system does not hold processes to that, nothing happens.
@@ -85,7 +85,7 @@ def confine(limits: OwnLimits) -> None:
 
 
 def _needed(task: Task) -> int:
-    """Bytes that a process holds of one run: rollouts, noise, weights, what a forward pass makes, starts."""
+    """Return the bytes that a process holds of a run: rollouts, noise, weights, forward passes, starts."""
     layout = task.layout
     numbers = layout.steps * layout.lanes * (layout.action.outputs + layout.action.noises)
     numbers += max(layout.lanes, TEST_LANES) * task.spec.activations
@@ -94,7 +94,7 @@ def _needed(task: Task) -> int:
 
 
 def _start_nbytes(task: Task) -> int:
-    """Bytes for choosing where episodes of learn-to-optimise begin, by its arguments."""
+    """Return the bytes for choosing where episodes of learn-to-optimise begin, by its arguments."""
     problem, lanes = lto.Problem.of(task.env.kwargs), task.layout.lanes
     latin = starts.latin_nbytes(lanes, problem.size, problem.intervals)
     uncertain = starts.uncertain_nbytes(lanes, problem.size, problem.candidates, task.spec.activations)

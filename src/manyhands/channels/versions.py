@@ -17,7 +17,7 @@ class Versions(Generic[T]):
         self.held: dict[int, T] = {}
 
     def add(self, version: int, weights: T) -> None:
-        """Keep one more, and the oldest no longer. What comes late is not newer for that."""
+        """Keep one more, and drop the oldest. One that comes late does not become the newest."""
         self.held[version] = weights
         for old in sorted(self.held)[: -self.kept]:
             del self.held[old]
@@ -26,7 +26,7 @@ class Versions(Generic[T]):
         return bool(self.held) if version == NEWEST else version in self.held
 
     def find(self, version: int) -> T:
-        """The one that an order names; `NEWEST` is the newest."""
+        """Return the version that an order names; `NEWEST` is the newest."""
         return self.held[max(self.held) if version == NEWEST else version]
 
     def in_order(self) -> list[T]:

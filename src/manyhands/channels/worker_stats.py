@@ -1,4 +1,4 @@
-"""What each worker of this machine, or of a Ray cluster, has done for a run."""
+"""The counts of what each worker of this machine, or of a Ray cluster, has done for a run."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

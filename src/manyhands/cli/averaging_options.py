@@ -18,7 +18,7 @@ from manyhands.cli.options import (
 
 
 def step_length(text: str) -> float | str:
-    """A number, or the word auto."""
+    """Return a number, or the word auto."""
     if text == "auto":
         return text
     try:

@@ -1,4 +1,4 @@
-"""What each command does, once its arguments are parsed."""
+"""The commands: what each does, once its arguments are parsed."""
 
 import argparse
 import json

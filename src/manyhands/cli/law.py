@@ -124,7 +124,7 @@ def _plot(run: store.Run, options: argparse.Namespace) -> None:
 
 
 def _judge(run: store.Run, options: argparse.Namespace) -> None:
-    """The variants of training, and others: how well one law fits devices that it never saw."""
+    """Judge on the variants of training, and on others: how well one law fits devices that it never saw."""
     from manyhands.lto.judge import Judge
 
     law = Law.load(run)
@@ -143,7 +143,7 @@ def _judge(run: store.Run, options: argparse.Namespace) -> None:
 
 
 def _judge_by_search(law: Law, calls: int) -> None:
-    """A function of the user's own: what it costs is said before it is asked so often."""
+    """Judge on a function of the user's own: what it costs is said before it is asked so often."""
     from manyhands.lto.judge import Judge, conditions
     from manyhands.lto.truth import LEAST_CALLS, Search
 

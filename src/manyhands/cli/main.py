@@ -29,7 +29,7 @@ COMMANDS = {
     "sweep": "try many settings: averaging",
 }
 LONGEST_ERROR = 2000
-"""Characters."""
+"""Most characters of an error that are shown."""
 
 EXAMPLES = """\
 examples:
@@ -55,7 +55,7 @@ examples:
 
 
 def parser(command: str = "", helping: bool = False) -> argparse.ArgumentParser:
-    """All commands, with the options of `command` alone."""
+    """Return a parser of all commands, with the options of `command` alone."""
     top = Parser(
         prog="manyhands",
         description="Train deep reinforcement-learning agents on every machine you have.",
@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(given: list[str]) -> None:
-    """A wrong call ends with 2, a failed one with 1, always in one line unless --debug."""
+    """Run a command; a wrong call ends with 2, a failed one with 1, always in one line unless --debug."""
     sys.path.insert(0, os.getcwd())  # for module:callable, as `python -m` would do
     try:
         if given[:1] == ["lto"]:  # its options and verbs are its own
@@ -141,7 +141,7 @@ def _run(given: list[str]) -> None:
 
 
 def _nobody_reads() -> bool:
-    """Whether whoever read what this program prints has had enough, such as `head`."""
+    """Return whether whoever read what this program prints has had enough, such as `head`."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

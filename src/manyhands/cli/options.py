@@ -31,7 +31,7 @@ def parse_int(text: str) -> int:
 
 
 def add_run(parser: Any) -> None:
-    """Where a run lies, and settings that have no option of their own."""
+    """Add the options for where a run lies, and for settings that have no option of their own."""
     parser.add_argument("--name", help="a name for the run, under runs/")
     parser.add_argument("--dir", type=Path, help="a directory for the run, anywhere")
     parser.add_argument("--resume", metavar="RUN", help="go on with a run, by name or path")
@@ -58,7 +58,7 @@ def add_algo(parser: Any) -> None:
 
 
 def add_setting(parser: Any, option: str, **more: Any) -> None:
-    """An option for the setting of a run that is called like it."""
+    """Add an option for the setting of a run that is called like it."""
     text = None
     if parser.helping:
         from manyhands.config.settings import RunConfig
@@ -68,12 +68,12 @@ def add_setting(parser: Any, option: str, **more: Any) -> None:
 
 
 def add_field(parser: Any, option: str, cls: type[Any], **more: Any) -> None:
-    """An option for a field of a dataclass."""
+    """Add an option for a field of a dataclass."""
     parser.add_argument(option, help=field_help(option, cls, "", more) if parser.helping else None, **more)
 
 
 def field_help(option: str, cls: type[Any], otherwise: str, more: Mapping[str, Any]) -> str:
-    """The field's own sentence, choices and default; `otherwise` is what else may decide."""
+    """Return the field's own sentence, choices and default; `otherwise` is what else may decide."""
     from manyhands.config.sentences import settings_in
 
     name = more.get("dest") or option.removeprefix("--").replace("-", "_")
@@ -87,7 +87,7 @@ def field_help(option: str, cls: type[Any], otherwise: str, more: Mapping[str, A
 
 
 def add_told(parser: Any) -> None:
-    """Whom a run tells how it goes, beside its directory."""
+    """Add the options for where a run shows its progress, beside its directory."""
     add_log(parser)
     parser.add_argument(
         "--callback",

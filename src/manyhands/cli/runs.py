@@ -1,4 +1,4 @@
-"""`manyhands runs`, `show`, `events` and `rm`: what there is on disk."""
+"""`manyhands runs`, `show`, `events` and `rm`: for the runs on disk."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from manyhands.core.texts import figures, one_line
 from manyhands.runs import store
 
 FOLLOW_INTERVAL = 0.5
-"""Seconds between two looks for what has happened."""
+"""Seconds between two checks for new events."""
 WIDE = 200
 """Columns of a table that does not go to a terminal."""
 
@@ -77,7 +77,7 @@ def show(options: argparse.Namespace) -> None:
 
 
 def events(options: argparse.Namespace) -> None:
-    """Old ones first; with --follow those to come as well, until the run is over."""
+    """Print old events first; with --follow those to come as well, until the run is over."""
     from manyhands.runs.eventlog import event_text, follow_events
 
     found = store.find(options.run)
@@ -93,7 +93,7 @@ def events(options: argparse.Namespace) -> None:
 
 
 def remove(options: argparse.Namespace) -> None:
-    """All of them or none: every name is looked at before the first run goes."""
+    """Remove all of them or none: every name is looked at before the first run goes."""
     from manyhands.runs import remove as removal
 
     found = {run.path.resolve(): run for run in map(removal.removable, options.run)}

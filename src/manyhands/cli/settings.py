@@ -44,7 +44,7 @@ class Row:
 
     @property
     def short_source(self) -> str:
-        """Without a recipe's name, which stands above the table."""
+        """The source without a recipe's name, which stands above the table."""
         return (
             self.source.partition(" ")[0] if self.source.startswith(("recipe ", "general ")) else self.source
         )
@@ -81,7 +81,7 @@ def rows_of(config: Config, sources: Mapping[str, str]) -> Iterable[Row]:
 
 
 def as_yaml(value: Any) -> str:
-    """`value` as it is typed behind `--set section.name=`."""
+    """Return `value` as it is typed behind `--set section.name=`."""
     plain = list(value) if isinstance(value, tuple) else value
     text = yaml.safe_dump(plain, default_flow_style=True, width=float("inf"))
     return one_line(text.removesuffix("\n...\n").strip())
@@ -94,7 +94,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def _print_lines(rows: list[Row]) -> None:
-    """One line for each, for `grep`."""
+    """Print one line for each, for `grep`."""
     cells = [(row.setting.path, row.shown, row.source, row.setting.sentence) for row in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(3)]
     for line in cells:
@@ -112,7 +112,7 @@ def _opening(config: Config, sources: Mapping[str, str]) -> Text:
 
 
 def tables(rows: list[Row], algo: str, width: int) -> Group:
-    """The settings by section."""
+    """Return tables of the settings by section."""
     parts: list[Any] = []
     for section, cls in sections_of(algo).items():
         own = [row for row in rows if row.setting.section == section]
@@ -148,7 +148,7 @@ def _narrow_table(rows: list[Row], everything: list[Row]) -> Table:
 
 
 def print_recipe(options: argparse.Namespace) -> None:
-    """What a run of this environment starts from, as a file that `--config` takes."""
+    """Print what a run of this environment starts from, as a file that `--config` takes."""
     check_known(EnvConfig(options.env))
     layers = recipe(options.env, options.algo, options.recipes)
     algo = options.algo or (

@@ -115,7 +115,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _begun(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """The cells that lie there already, of runs with the same settings."""
+    """Return the cells of an earlier sweep with the same settings, to go on with."""
     path: Path = options.out / f"{NAME}.json"
     if not path.exists():
         return {}
@@ -141,7 +141,7 @@ def numbers(name: str, text: str, kind: Callable[[str], T], such: str) -> tuple[
 
 
 def cell(words: Sequence[object], children: int, cores: int, episodes: int) -> Curve:
-    """Trains one network of machines and judges every checkpoint that it kept."""
+    """Train one network of machines and judge every checkpoint that it kept."""
     with temporary("sweep") as place:
         allowed = ("--allow", words[0]) if ":" in str(words[0]) else ()
         run = averaged(place / "parent", words, children, cores, TIMEOUT, allowed)
@@ -149,7 +149,7 @@ def cell(words: Sequence[object], children: int, cores: int, episodes: int) -> C
 
 
 def judged(run: Run, episodes: int) -> Curve:
-    """By as many processes as there are cores."""
+    """Judge a run's checkpoints in as many processes as there are cores."""
     kept = sorted((run.path / "checkpoints").glob("exchange-*.safetensors"))
     names = [path.name.removesuffix(".safetensors") for path in kept]
     context = multiprocessing.get_context("spawn")
@@ -164,7 +164,7 @@ def judged(run: Run, episodes: int) -> Curve:
 
 
 def _begin(parent: int) -> None:
-    """Of a process that judges: it ends with the sweep, and leaves Ctrl-C to it."""
+    """Set up a process that judges: it ends with the sweep, and leaves Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(parent)
 
@@ -179,7 +179,7 @@ def spread(returns: Sequence[float]) -> str:
 
 
 def _sides(cells: Mapping[str, Any]) -> tuple[list[float], list[float]]:
-    """All alphas and betas, in order."""
+    """Return all alphas and betas, in order."""
     pairs = [tuple(map(float, key.split())) for key in cells]
     return sorted({alpha for alpha, _ in pairs}), sorted({beta for _, beta in pairs})
 
@@ -198,7 +198,7 @@ def grid(cells: Mapping[str, Any]) -> Table:
 
 
 def picture(env: str, cells: Mapping[str, Any]) -> Figure:
-    """A learning curve for every cell, and on its right a box for the episodes at the end."""
+    """Draw a learning curve for every cell, and on its right a box for the episodes at the end."""
     alphas, betas = _sides(cells)
     figure = new_figure(4 * len(betas), 2.6 * len(alphas) + 0.4)
     figure.suptitle(env)

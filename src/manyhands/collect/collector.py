@@ -21,8 +21,8 @@ TEST_LANES = 8
 
 
 OpenGroup = Callable[[Task, int, str, Report, envs.MakeEnv | None, memoryview, Policy], Group]
-"""Opens a group of a task: its number, the worker, who hears of faults, a callable environment, heartbeat,
-and what acts."""
+"""Opens a group of a task, given its number, the worker, the receiver of faults, a callable environment, the
+heartbeat, and the policy."""
 
 
 def play_lanes(
@@ -34,7 +34,7 @@ def play_lanes(
     progress: memoryview,
     policy: Policy,
 ) -> Group:
-    """A group of any environment's lanes; learn-to-optimise computes all of its lanes at once."""
+    """Open a group of any environment's lanes; learn-to-optimise computes all of its lanes at once."""
     if task.env.id == lto.ENV_ID:
         return MoveShard(task, index, worker, report, policy, progress)
     return Shard(task, index, worker, report, policy, callable_env, progress)
@@ -87,11 +87,11 @@ class Collector:
 
     @property
     def lanes(self) -> int:
-        """Environments that are held."""
+        """The number of environments that are held."""
         return len(self.shards) * self.task.layout.lanes
 
     def drop(self, shard: int) -> None:
-        """Someone else plays it from now on."""
+        """Close a shard, which someone else plays from now on."""
         if shard in self.shards:
             self.shards.pop(shard).close()
 

@@ -28,7 +28,7 @@ MAX_LENGTH = 110_000
 """Steps after which an episode that does not end by itself is counted as it stands; Atari's run to 108,000,
 where a step is one frame."""
 Report = Callable[[int, int, str], None]
-"""Told of an environment that raised: the episode, its seed, the traceback."""
+"""Called with an environment that raised: the episode, its seed, the traceback."""
 
 
 class EpisodePlayer:
@@ -67,7 +67,7 @@ class EpisodePlayer:
         first: int = 0,
         skip: Sequence[int] = (),
     ) -> Evaluation:
-        """`episodes` whole episodes, counted from `first`; another one in place of each in `skip`."""
+        """Play `episodes` whole episodes, counted from `first`; another one in place of each in `skip`."""
         self.policy.load(weights)
         noise_scale = self.action.noise_scale(sample)
         lanes = min(len(self.envs), episodes)
@@ -113,7 +113,7 @@ class EpisodePlayer:
         return Evaluation(tuple(returns), tuple(lengths))
 
     def _step(self, lane: int, action: Any, seed: int, episode: int) -> tuple[float, bool] | None:
-        """The reward and whether the episode is over; None when the environment failed and was replaced."""
+        """Return the reward and whether the episode is over; None when the environment was replaced."""
         self.progress[LANE], self.progress[EPISODE] = lane, episode
         self.progress[BEATS] += 1
         try:
@@ -128,7 +128,7 @@ class EpisodePlayer:
             raise EnvError(f"{self.env.id} broke its contract: its reward is {reward!r}") from None
 
     def _begin(self, lane: int, seed: int, episode: int, failures: int = 0) -> np.random.Generator:
-        """Begins an episode; after `failures` it is another one, by another seed."""
+        """Begin an episode; after `failures` it is another one, by another seed."""
         for attempt in range(failures, failures + TRIES):
             self.progress[LANE], self.progress[EPISODE] = lane, episode
             self.progress[BEATS] += 1

@@ -30,7 +30,7 @@ class Lane:
 
     @property
     def seed(self) -> int:
-        """Of this episode, or of a few that follow one another where a seed is dear."""
+        """The seed of this episode, or of a few in a row where a new seed takes long."""
         return env_seed(self.task.seed, self.index, self.episode - self.episode % self.per_seed)
 
     def begin(self, episode: int) -> Any:
@@ -48,7 +48,7 @@ class Lane:
         return obs
 
     def rebuild(self) -> None:
-        """A new environment in place of one that failed; the old one may fail at closing, too."""
+        """Put a new environment in place of one that failed; the old one may fail at closing, too."""
         self.stands_at = NOWHERE
         envs.close(self.env)
         self.env = self.make_env()

@@ -50,7 +50,7 @@ class MoveShard:
             raise EnvError(f"collect.steps must be the horizon, {self.problem.horizon}")
 
     def begin(self) -> None:
-        """Nothing is begun before it is played."""
+        """Do nothing: an episode begins when its rollout is played."""
 
     def restore(self, state: ShardState) -> None:
         self.sequence = state.sequence
@@ -109,7 +109,7 @@ class MoveShard:
         if self.start == "uncertainty":
 
             def entropy(points: Array) -> Array:
-                """Up to a constant."""
+                """Return the entropy of the policy at these points, up to a constant."""
                 spread = self.layout.action.normal(
                     actor.forward(points, "policy"), actor.forward(points, "log_std")
                 )[1]
@@ -131,4 +131,4 @@ class MoveShard:
         self.progress[BEATS] += 1
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no environment is held."""

@@ -1,4 +1,4 @@
-"""Networks that act: how their outputs become actions, and what is noted down of them."""
+"""Networks that act: how their outputs become actions, and which columns of them are recorded."""
 
 import json
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from manyhands.core.weights import Weights
 from manyhands.nets.build import actor
 
 Outputs = dict[str, Float32]
-"""What the heads of a network say, by name, each [..., n]."""
+"""The outputs of a network's heads, by name, each [..., n]."""
 NO_OBS = np.zeros(0, np.float32)
-"""Free heads look at no observation."""
+"""The observation for free heads, which look at none."""
 
 
 class Policy(Protocol):
@@ -32,17 +32,17 @@ class Policy(Protocol):
         """Act with these weights from now on: exploring as these lanes of the run do, or to be judged."""
 
     def outputs(self, obs: Float32) -> Outputs:
-        """What the network says of observations [B, ...]. Used again by the next call."""
+        """Return the network's outputs for observations [B, ...]; the next call reuses their memory."""
 
     def choose(self, outputs: Outputs, noise: Float32 | None) -> Array:
-        """Actions [B, ...] as they are stored; without noise the best ones."""
+        """Choose actions [B, ...] as they are stored; without noise the best ones."""
 
     def notes(self, outputs: Outputs, action: Array, columns: tuple[str, ...]) -> Mapping[str, Array]:
-        """The columns [...] that a learner wants to know of outputs [..., n] and the actions chosen."""
+        """Return the columns [...] that a learner wants of outputs [..., n] and the actions chosen."""
 
 
 def open_policy(spec: NetSpec, action: ActionSpec, random_lanes: int = 0) -> Policy:
-    """What acts with a network as `action` says; the first `random_lanes` of a group ignore it."""
+    """Open a policy that acts as `action` says; the first `random_lanes` of a group ignore the network."""
     if action.algo:
         return OwnPolicy(spec, action)
     return DescribedPolicy(spec, action, random_lanes)
@@ -138,7 +138,7 @@ class OwnPolicy:
         return {**outputs, **{name: self.actor.forward(NO_OBS, name) for name in self.free}}
 
     def _ask(self, method: str, *given: Any) -> Any:
-        """What a method of the algorithm says; an error of it ends the run, because it would come again."""
+        """Call a method of the algorithm; an error of it ends the run, because it would come again."""
         try:
             return getattr(self.algorithm, method)(*given)
         except Exception as error:

@@ -39,7 +39,7 @@ class Shard:
         callable_env: envs.MakeEnv | None = None,
         progress: memoryview | None = None,
     ) -> None:
-        """`policy` may be that of other groups, too, one after the other."""
+        """`policy` may be shared with other groups, which play one after the other."""
         self.task, self.layout, self.policy = task, task.layout, policy
         self.index, self.worker, self.report = index, worker, report
         self.progress = progress if progress is not None else unshared()
@@ -65,7 +65,7 @@ class Shard:
             self._begin(lane, 0)
 
     def play(self, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
-        """One rollout of `layout.steps` steps in every lane, written into `out`."""
+        """Play one rollout of `layout.steps` steps in every lane, written into `out`."""
         started = time.perf_counter()
         layout, policy = self.layout, self.policy
         first = self.index * layout.lanes
@@ -144,7 +144,7 @@ class Shard:
         self.progress[LANE], self.progress[EPISODE] = i, self.lanes[i].episode
 
     def _end(self, t: int, i: int, cut: bool, out: dict[str, Array], noise: Array) -> None:
-        """Books a finished episode and begins the lane's next one."""
+        """Record a finished episode and begin the lane's next one."""
         lane = self.lanes[i]
         out["truncated" if cut else "terminated"][t, i] = True
         if cut:
@@ -160,7 +160,7 @@ class Shard:
             self._draw(i, t + 1, noise)
 
     def _draw(self, i: int, t: int, noise: Array) -> None:
-        """A lane's noise from step t to the end of the block. Drawn ahead, but no further than is played."""
+        """Draw a lane's noise from step t to the end of the block: ahead, but no further than is played."""
         end = min(self.layout.steps, t - t % NOISE_ROWS + NOISE_ROWS)
         if end > t:
             noise[t:end, i] = self.layout.action.noise(self.lanes[i].rng, end - t)
@@ -187,7 +187,7 @@ class Shard:
             self._fail(i, f"on reset {error}")
 
     def restore(self, state: ShardState) -> None:
-        """Puts every lane where `state` says, by playing its actions again; says where that failed."""
+        """Bring every lane to where `state` says, by playing its actions again; report where that failed."""
         replayed = [self._replay(i, lane_state) for i, lane_state in enumerate(state.lanes)]
         self.sequence = state.sequence
         if not state.sequence:
@@ -197,14 +197,14 @@ class Shard:
         self._tell_of(state, replayed, True, "not all actions since their beginning are known")
 
     def _tell_of(self, state: ShardState, replayed: list[bool], lost: bool, why: str) -> None:
-        """Of lanes whose episodes begin anew; `lost` ones were too long, or another executor's."""
+        """Report lanes whose episodes begin anew; `lost` ones were too long, or another executor's."""
         anew = [i for i, lane in enumerate(state.lanes) if lane.lost == lost and not replayed[i]]
         if anew:
             lanes = ", ".join(str(self.lanes[i].index) for i in anew)
             self.report(Notice(self.worker, f"{why}; episodes in flight begin anew in lanes {lanes}"))
 
     def _replay(self, i: int, state: LaneState) -> bool:
-        """True when the lane stands where `state` says; else it has begun the episode after it."""
+        """Return True when the lane stands where `state` says; else it has begun the episode after it."""
         lane, count = self.lanes[i], len(state.actions)
         lane.skip = frozenset(state.skip)
         self._begin(i, state.episode)
@@ -244,7 +244,7 @@ class Shard:
         )
 
     def _check_finite(self, out: dict[str, Array]) -> None:
-        """Once per rollout, because it costs as much as a forward pass."""
+        """Check for numbers that are not finite, once per rollout: it costs as much as a forward pass."""
         final_at = out["final_at"][: self.finals]
         for name, array in (
             ("obs", out["obs"]),
@@ -260,7 +260,7 @@ class Shard:
             self._fail_at(int(t), int(i), "final_obs", out)
 
     def _fail_at(self, t: int, i: int, name: str, out: dict[str, Array]) -> None:
-        """Names the episode that lane i played at step t, which may be long over."""
+        """Raise an error that names the episode that lane i played at step t, which may be long over."""
         lane = self.lanes[i]
         done = out["terminated"][:, i] | out["truncated"][:, i]
         lane.episode -= int(done[t:].sum())

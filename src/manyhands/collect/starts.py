@@ -14,11 +14,11 @@ that from place to place for most of a run; taken seriously, such differences se
 conditions and the others are never learned: an error of 1.2 on Rosenbrock, where random starts reach 0.07."""
 
 ORDERS = 256
-"""Of intervals, that a process remembers."""
+"""The number of orders of intervals that a process remembers."""
 
 
 def uniform(rng: np.random.Generator, count: int, size: int) -> Array:
-    """Anywhere in the cube."""
+    """Return points drawn uniformly from the cube."""
     return rng.uniform(-1, 1, (count, size)).astype(np.float32)
 
 
@@ -45,20 +45,20 @@ def _order(seed: int, variable: int, block: int, intervals: int) -> Array:
 
 
 def latin_nbytes(count: int, size: int, intervals: int) -> int:
-    """Bytes that `latin` takes at most: points, and the orders that it remembers."""
+    """Return the most bytes that `latin` takes: points, and the orders that it remembers."""
     blocks = count // intervals + 2
     return 3 * 8 * count * size + 8 * intervals * min(ORDERS, size * blocks)
 
 
 def uncertain_nbytes(count: int, size: int, candidates: int, activations: int) -> int:
-    """Bytes that `uncertain` takes at most: candidates, and a forward pass of them."""
+    """Return the most bytes that `uncertain` takes: candidates, and a forward pass of them."""
     return count * candidates * ((8 + 4) * size + 4 * activations)
 
 
 def uncertain(
     rng: np.random.Generator, count: int, size: int, candidates: int, entropy: Callable[[Array], Array]
 ) -> Array:
-    """Of many random points for each start, the one where the policy is least certain what to do.
+    """Return, out of many random points for each start, the one where the policy is least certain what to do.
 
     Ties go to the first of them, so at random.
     """

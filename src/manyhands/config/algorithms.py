@@ -1,4 +1,4 @@
-"""Which algorithms there are, by name: built in, offered by installed packages, or a user's own.
+"""The algorithms by name: built in, offered by installed packages, or a user's own.
 
 Each is imported when it is asked for.
 """
@@ -28,14 +28,14 @@ BUILT_IN = {
     "adqn": "manyhands.hogwild.adqn:Adqn",
 }
 OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""An algorithm of the user's own: `module:Class`."""
+"""The form of a name of an algorithm of the user's own: `module:Class`."""
 SCRIPT = "__main__"
 GIVEN: dict[str, type[Any]] = {}
 """Classes that were given from Python, by the names that stand for them in settings."""
 
 
 def names() -> list[str]:
-    """All that have a name here: built in, then those of installed packages."""
+    """Return all names that are known here: built in, then those of installed packages."""
     offered = plugins.offered(plugins.ALGORITHMS)
     return [*BUILT_IN, *sorted(name for name in offered if name not in BUILT_IN)]
 
@@ -51,13 +51,13 @@ def check_name(name: str) -> None:
 
 
 def find(name: str) -> Any:
-    """The class of the algorithm that is called `name`; see `algos/algorithm.py`."""
+    """Return the class of the algorithm that is called `name`; see `algos/algorithm.py`."""
     check_name(name)
     return GIVEN[name] if name in GIVEN else _imported(name)
 
 
 def name_of(kind: type[Any]) -> str:
-    """The name of a class in settings: a built-in one's own, else `module:Class`.
+    """Return the name of a class in settings: a built-in one's own, else `module:Class`.
 
     One that cannot be imported so, because it is a script's, a notebook's or a function's, is said to be of
     `__main__`: only its own process has it.
@@ -97,7 +97,7 @@ def _imported(name: str) -> Any:
 
 
 def given(name: str) -> dict[str, type[Any]]:
-    """The class that was given from Python as `name`, for a process that is to know it, too; or nothing."""
+    """Return the class that was given from Python as `name`, for another process to know; or nothing."""
     return {name: GIVEN[name]} if name in GIVEN else {}
 
 
@@ -110,12 +110,12 @@ def check_allowed(name: str, allowed: Sequence[str]) -> None:
 
 
 def supports(name: str, space: ActionSpace) -> bool:
-    """Whether the algorithm has actions of this kind."""
+    """Return whether the algorithm has actions of this kind."""
     return isinstance(space, find(name).actions)
 
 
 def _again(name: str) -> str:
-    """What to try where a run was made from Python with a class that only its own program has."""
+    """Say what to try where a run was made from Python with a class that only its own program has."""
     module, _, cls = name.partition(":")
     return f"; give it again, from Python: manyhands.train(..., algo={cls})" if module == SCRIPT else ""
 
@@ -128,5 +128,5 @@ def _check_class(found: Any, what: str) -> None:
 
 
 def anywhere() -> tuple[str, ...]:
-    """The built-in ones that do not care where their data is made."""
+    """Return the built-in algorithms that do not care where their data is made."""
     return tuple(name for name in BUILT_IN if not find(name).uses_cores)

@@ -19,7 +19,7 @@ INTEGER = "tag:yaml.org,2002:int"
 
 
 def parse_yaml(text: str | bytes, where: str) -> Any:
-    """The plain data in `text`; `where` it comes from is named when it cannot be read."""
+    """Return the plain data in `text`; `where` it comes from is named when it cannot be read."""
     if len(text) > MAX_YAML:
         raise UsageError(f"{where} is larger than {MAX_YAML // 1024} kB, so it holds no settings")
     try:
@@ -37,7 +37,7 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
 
 
 def read_sections(raw: bytes, where: str) -> dict[str, Any]:
-    """The sections in `raw`; {} where there is nothing in it."""
+    """Return the sections in `raw`; {} where there is nothing in it."""
     plain = parse_yaml(raw, where)
     if plain is None:
         return {}
@@ -47,7 +47,7 @@ def read_sections(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The sections in a file."""
+    """Return the sections in a file."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_YAML + 1)
@@ -57,7 +57,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _count(node: yaml.Node, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
-    """How many values, and characters in them, `node` stands for.
+    """Return how many values, and characters in them, `node` stands for.
 
     One that lies inside of itself is counted until `depth` ends it.
     """

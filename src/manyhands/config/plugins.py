@@ -23,7 +23,7 @@ RECIPES = "manyhands.recipes"
 
 @cache
 def offered(group: str) -> "dict[str, tuple[EntryPoint, ...]]":
-    """What installed packages offer in `group`, by name."""
+    """Return what installed packages offer in `group`, by name."""
     from importlib.metadata import entry_points
 
     found: dict[str, tuple[EntryPoint, ...]] = {}
@@ -33,7 +33,7 @@ def offered(group: str) -> "dict[str, tuple[EntryPoint, ...]]":
 
 
 def find(group: str, name: str, what: str) -> "EntryPoint | None":
-    """The one that is called `name`; `what` it is, for the message when two packages offer it."""
+    """Return the entry point called `name`; `what` it is, for the message when two packages offer it."""
     points = offered(group).get(name, ())
     if len({point.value for point in points}) > 1:
         raise UsageError(f"{_packages(points)} both offer the {what} {name!r}; uninstall one of them")
@@ -50,7 +50,7 @@ def refuse_clash(group: str, name: str, own: Collection[str], what: str) -> None
 
 
 def load(point: "EntryPoint", what: str) -> Any:
-    """The object behind an entry point."""
+    """Return the object behind an entry point."""
     try:
         return point.load()
     except Exception as error:  # whatever a package does when it is imported

@@ -13,9 +13,9 @@ from manyhands.core.env_config import EnvConfig
 from manyhands.core.errors import UsageError, did_you_mean
 
 RECIPES_VARIABLE = "MANYHANDS_RECIPES"
-"""Where a directory of own recipes may be given, too."""
+"""The environment variable that may name a directory of own recipes, too."""
 DEFAULT_ALGO, ALL = "default_algo", "all"
-"""What a recipe names beside algorithms: the one it is best with, and settings that all of them share."""
+"""Keys of a recipe beside algorithms: the one it is best with, and the settings that all of them share."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RecipeFile:
 
 
 def find_recipe(env_id: str, directory: Path | None = None) -> RecipeFile | None:
-    """The recipe for an environment: one in the user's `directory` wins over a built-in one, and that over
+    """Return an environment's recipe: one in the user's `directory` wins over a built-in one, and that over
     those of installed packages, which therefore cannot change what a known environment is trained with.
 
     The environment's name stands before the version, so that `CartPole-v1` uses `CartPole.yaml`; that of
@@ -82,7 +82,7 @@ def _of_packages(file: str) -> RecipeFile | None:
 
 
 def _checked(recipe: RecipeFile) -> RecipeFile:
-    """Refuse one that names no algorithm, or others than there are."""
+    """Return the recipe; refuse one that names no algorithm, or others than there are."""
     where, plain = recipe.where, recipe.plain
     if not isinstance(plain.get(DEFAULT_ALGO), str):
         raise UsageError(f"{where} must say which algorithm it is for by default, such as default_algo: ppo")

@@ -1,4 +1,4 @@
-"""Where a run's settings come from: recipe or general ones, then a file, then overrides; later ones win."""
+"""Resolves a run's settings: recipe or general ones, then a file, then overrides; later ones win."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class Resolved:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings over one another; later ones win."""
+    """Return nested mappings laid over one another; later ones win."""
     result: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -46,7 +46,7 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """`algo.learning_rate=3e-4` as {"algo": {"learning_rate": 3e-4}}."""
+    """Return `algo.learning_rate=3e-4` as {"algo": {"learning_rate": 3e-4}}."""
     path, equals, value = text.partition("=")
     section, dot, name = path.strip().partition(".")
     if not (equals and dot and section and name) or "." in name:
@@ -55,14 +55,14 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def environment(file: Path | None) -> str | None:
-    """The environment that a file of settings names, such as a run's `config.yaml`."""
+    """Return the environment that a file of settings names, such as a run's `config.yaml`."""
     section = read_yaml(file).get("env") if file is not None else None
     found = section.get("id") if isinstance(section, Mapping) else None
     return found if isinstance(found, str) else None
 
 
 def recipe(env_id: str, algo: str | None, directory: Path | None = None) -> tuple[Layer, ...]:
-    """The tuned settings for an environment, or none. Without `algo`, its default algorithm's."""
+    """Return the tuned settings for an environment, or none. Without `algo`, its default algorithm's."""
     found = find_recipe(env_id, directory)
     if found is None:
         return ()
@@ -80,7 +80,7 @@ def recipe(env_id: str, algo: str | None, directory: Path | None = None) -> tupl
 
 
 def general(algo: str) -> Layer:
-    """An algorithm's settings for environments without a recipe."""
+    """Return an algorithm's settings for environments without a recipe."""
     return Layer(f"general settings of {algo}", algorithms.find(algo).general)
 
 
@@ -103,7 +103,7 @@ def resolve(
     default_algo: str | None = None,
     recipes: Path | None = None,
 ) -> Config:
-    """Recipe (or general settings), then the config file, then overrides; later ones win."""
+    """Return the settings: recipe (or general ones), then config file, then overrides; later ones win."""
     return resolve_with_sources(env_id, algo, file, overrides, default_algo, recipes).config
 
 
@@ -115,7 +115,7 @@ def resolve_with_sources(
     default_algo: str | None = None,
     recipes: Path | None = None,
 ) -> Resolved:
-    """The same, with where each setting comes from; without an environment, the algorithm's general ones."""
+    """Return the same, and each setting's source; without an environment, the algorithm's general ones."""
     given = [Layer(str(file), read_yaml(file))] if file is not None else []
     given += [Layer(OVERRIDE, override) for override in overrides]
     for layer in given:
@@ -141,7 +141,7 @@ def resolve_with_sources(
 
 
 def _base(env_id: Any, algo: Any, recipes: Path | None) -> tuple[Layer, ...]:
-    """What others lie over: a recipe, else general settings; nothing for what cannot be looked up."""
+    """Return what others lie over: a recipe, else general settings; nothing for what cannot be looked up."""
     if not isinstance(env_id, str | None) or not isinstance(algo, str | None):
         return ()  # refused with all the rest
     if algo is not None:
@@ -153,7 +153,7 @@ def _base(env_id: Any, algo: Any, recipes: Path | None) -> tuple[Layer, ...]:
 
 
 def _collecting(config: Config, given: bool) -> CollectConfig:
-    """How experience is made; the algorithm may have a say in that."""
+    """Return how experience is made; the algorithm may have a say in that."""
     one_lane = config.collect.lanes == config.collect.steps == 1  # as a run of it writes into config.yaml
     if config.algorithm.uses_cores and given and not one_lane:
         raise UsageError(f"{config.run.algo} plays one lane on every core; leave collect.* out")

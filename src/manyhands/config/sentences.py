@@ -1,6 +1,6 @@
-"""What each setting means: the sentence under its field, read from the source of the dataclass.
+"""Reads the sentence under each setting's field from the source of the dataclass.
 
-So that there is one text for readers of the code, `manyhands settings`, `--help` and the documentation.
+There is one text for readers of the code, `manyhands settings`, `--help` and the documentation.
 """
 
 import ast
@@ -36,13 +36,13 @@ class Setting:
 
 
 def settings_of(algo: str = RunConfig.algo) -> Iterator[Setting]:
-    """Every setting of a run with this algorithm, by section, in the order in which they are written."""
+    """Yield every setting of a run with this algorithm, by section, in the order in which they stand."""
     for section, cls in sections_of(algo).items():
         yield from settings_in(section, cls)
 
 
 def settings_in(section: str, cls: type[Any]) -> Iterator[Setting]:
-    """Those of one dataclass."""
+    """Yield the settings of one dataclass."""
     texts, hints = sentences(cls), typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         made = field.default_factory
@@ -52,14 +52,14 @@ def settings_in(section: str, cls: type[Any]) -> Iterator[Setting]:
 
 
 def sections_of(algo: str) -> dict[str, type[Any]]:
-    """The dataclass of every section of a run with this algorithm."""
+    """Return the dataclass of every section of a run with this algorithm."""
     hints = typing.get_type_hints(Config)
     own = {"algo": algorithms.find(algo).config}
     return {field.name: own.get(field.name, hints[field.name]) for field in dataclasses.fields(Config)}
 
 
 def sentences(cls: type[Any]) -> dict[str, str]:
-    """The docstring under each field of a dataclass, in one line; those of its base classes, too."""
+    """Return the docstring under each field of a dataclass, in one line; those of its base classes, too."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
@@ -84,7 +84,7 @@ def _own_sentences(cls: type[Any]) -> dict[str, str]:
 
 
 def _text(statement: ast.stmt) -> str:
-    """What a docstring says; "" for any other statement."""
+    """Return what a docstring says; "" for any other statement."""
     value = statement.value if isinstance(statement, ast.Expr) else None
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 

@@ -20,7 +20,7 @@ from manyhands.core.orders import MAX_EPISODES
 
 T = TypeVar("T")
 MAX_SHARDS, MAX_LANES, MAX_ROLLOUT = 4096, 65_536, 1_000_000
-"""More environments than a machine can hold, and longer rollouts than anyone learns from."""
+"""Limits: more environments than a machine can hold, and longer rollouts than anyone learns from."""
 MAX_LAYERS = 64
 Mode = Literal["sync", "pipelined", "async"]
 
@@ -81,7 +81,7 @@ class CollectConfig:
 
     @property
     def all_lanes(self) -> int:
-        """Lanes of all shards."""
+        """The number of lanes of all shards."""
         return self.shards * self.lanes
 
     @property
@@ -90,7 +90,7 @@ class CollectConfig:
 
     @property
     def batch(self) -> int:
-        """Environment steps between two updates of the weights."""
+        """The number of environment steps between two updates of the weights."""
         return self.all_lanes * self.steps
 
 
@@ -165,12 +165,12 @@ class Config:
     net: NetConfig = field(default_factory=NetConfig)
     collect: CollectConfig = field(default_factory=CollectConfig)
     algo: Any = field(default_factory=lambda: algorithms.find(RunConfig().algo).config())
-    """Of the type that the algorithm says."""
+    """The algorithm's own settings, of the type that it says."""
     run: RunConfig = field(default_factory=RunConfig)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any], allowed: Sequence[str] | None = None) -> "Config":
-        """From nested mappings, as in a YAML file; unknown names and wrong types are refused by name.
+        """Build settings from nested mappings, as in a YAML file; refuse unknown names and wrong types.
 
         What comes from somebody else may name no algorithms but built-in and `allowed` ones.
         """
@@ -225,7 +225,7 @@ def _build(cls: type[T], values: Mapping[str, Any], section: str) -> T:
 
 
 def _convert(hint: Any, value: Any, name: str) -> Any:
-    """`value` as the type `hint`; numbers may be whole where fractions are asked for, not the reverse."""
+    """Return `value` as the type `hint`; whole numbers may stand for fractions, but not the reverse."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:

@@ -50,4 +50,4 @@ KINDS = {
     MultiDiscrete: "several choices at once (MultiDiscrete)",
     Box: "continuous actions (Box)",
 }
-"""What each kind is called in messages."""
+"""The name of each kind in messages."""

@@ -19,7 +19,7 @@ policy would be certain before it is right."""
 
 
 def epsilon_greedy(values: Float32, epsilon: Float32 | float, noise: Float32 | None) -> NDArray[Any]:
-    """The best choices [B] for values [B, n], or any with probability `epsilon`; without noise the best.
+    """Choose the best [B] for values [B, n], or any with probability `epsilon`; without noise the best.
 
     `noise` [B, n + 1] is exponential.
     """
@@ -65,7 +65,7 @@ class ActionSpec:
     settings: str = ""
 
     def with_spread(self, squash: bool, state_std: bool) -> "ActionSpec":
-        """The same, with these switches where it is gaussian."""
+        """Return the same, with these switches where it is gaussian."""
         return replace(self, squash=squash, state_std=state_std) if self.kind == "gaussian" else self
 
     @property
@@ -76,12 +76,12 @@ class ActionSpec:
         return Discrete(self.sizes[0]) if len(self.sizes) == 1 else MultiDiscrete(self.sizes)
 
     def noise_scale(self, sample: bool) -> np.float32:
-        """How much of its noise a judged agent has: with `sample` all of it, as when it learns."""
+        """Return the share of noise for a judged agent: with `sample` all of it, as when it learns."""
         return np.float32(1.0 if sample or self.epsilon > 0 else self.temperature)
 
     @property
     def outputs(self) -> int:
-        """Of the policy's head."""
+        """The number of outputs of the policy's head."""
         return 2 * sum(self.sizes) if self.state_std else sum(self.sizes) + self.dueling
 
     @property
@@ -91,11 +91,11 @@ class ActionSpec:
 
     @property
     def noises(self) -> int:
-        """Random numbers that one choice takes."""
+        """The number of random numbers that one choice takes."""
         return sum(self.sizes) + self.exponential
 
     def fits(self, space: "ActionSpec") -> bool:
-        """Whether this is a way to act in `space`, which `describe` found."""
+        """Return whether this is a way to act in `space`, which `describe` found."""
         continuous = (self.kind == "gaussian") == (space.kind == "gaussian")
         bounds = (self.sizes, self.low, self.high) == (space.sizes, space.low, space.high)
         return continuous and bounds
@@ -148,7 +148,7 @@ class ActionSpec:
             raise ValueError(f"{len(self.low)} and {len(self.high)} bounds of {self.sizes[0]} actions")
 
     def noise(self, rng: np.random.Generator, steps: int) -> Float32:
-        """`steps` rows of a lane's noise: Gumbel for categorical choices, normal for gaussian ones.
+        """Return `steps` rows of a lane's noise: Gumbel for categorical choices, normal for gaussian ones.
 
         For values, and for algorithms of one's own, it is exponential: the first decides whether to explore,
         the largest of the others what.
@@ -164,21 +164,21 @@ class ActionSpec:
         return gumbel
 
     def normal(self, outputs: Float32, log_std: Float32) -> tuple[Float32, Float32]:
-        """A gaussian's means and log standard deviations, given the outputs [..., n] of both heads."""
+        """Return a gaussian's means and log standard deviations, given the outputs [..., n] of both heads."""
         if not self.state_std:
             return outputs, log_std
         size = self.sizes[0]
         return outputs[..., :size], log_std + np.float32(STATE_STD_RATE) * outputs[..., size:]
 
     def values(self, outputs: Any) -> Any:
-        """What each choice is worth, for the head's outputs [..., n], NumPy's or torch's."""
+        """Return the value of each choice, for the head's outputs [..., n], NumPy's or torch's."""
         if not self.dueling:
             return outputs
         advantage = outputs[..., :-1]
         return outputs[..., -1:] + advantage - advantage.mean(-1)[..., None]
 
     def choose(self, outputs: Float32, exploration: Float32, noise: Float32 | None) -> NDArray[Any]:
-        """Actions [B, ...] for the head's outputs [B, n]; without noise the most likely ones.
+        """Choose actions [B, ...] for the head's outputs [B, n]; without noise the most likely ones.
 
         `exploration` is a gaussian's log_std, or every lane's epsilon [B].
         """
@@ -195,7 +195,7 @@ class ActionSpec:
         return np.stack([part.argmax(axis=-1) for part in parts], axis=-1).astype(np.int32)
 
     def log_prob(self, outputs: Float32, log_std: Float32, action: NDArray[Any]) -> Float32:
-        """log pi(action) for outputs [..., n] and actions [..., (parts)]; one number per action."""
+        """Return log pi(action) for outputs [..., n] and actions [..., (parts)]; one number per action."""
         if self.kind == "gaussian":
             mean, log_std = self.normal(outputs, log_std)
             z = (action - mean) * np.exp(-log_std)
@@ -214,7 +214,7 @@ class ActionSpec:
         return total
 
     def to_env(self, action: NDArray[Any]) -> NDArray[Any]:
-        """What the environment receives for stored actions [B, ...]: gaussians within their bounds.
+        """Return what the environment receives for stored actions [B, ...]: gaussians within their bounds.
 
         A finite range is addressed as -1..1: by tanh when `squash`, else by clipping.
         """

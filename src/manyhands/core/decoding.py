@@ -12,15 +12,15 @@ from manyhands.core.errors import WireError
 
 T = TypeVar("T")
 MAX_TEXT = 100_000
-"""Characters of one text; a long traceback has a few thousand."""
+"""Most characters of one text; a long traceback has a few thousand."""
 MAX_ITEMS = 100_000
 MAX_INT = 2**64
-"""Seeds are made of 64 bits."""
+"""The limit of whole numbers: seeds are made of 64 bits."""
 MAX_DEPTH = 8
 
 
 def decode(cls: type[T], plain: object, what: str = "") -> T:
-    """`plain` as a `cls`. Names without a default must be there, and no others may be."""
+    """Return `plain` as a `cls`. Names without a default must be there, and no others may be."""
     name = what or f"a {cls.__name__.lower()}"
     if not isinstance(plain, Mapping):
         raise WireError(f"{name} is {type(plain).__name__}, not a set of named values")
@@ -40,7 +40,7 @@ def decode(cls: type[T], plain: object, what: str = "") -> T:
 
 @cache
 def _fields(cls: type[Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Every field's type, and the names of those that have no default."""
+    """Return every field's type, and the names of those that have no default."""
     fields = dataclasses.fields(cls)
     hints = typing.get_type_hints(cls)
     none = dataclasses.MISSING
@@ -93,7 +93,7 @@ def _scalar(hint: Any, value: Any, name: str) -> Any:
 
 
 def check_plain(value: Any, name: str, most: int = MAX_ITEMS) -> int:
-    """Refuses what is not numbers, texts, lists and named values, or more than `most` of them; how many."""
+    """Refuse what is not numbers, texts, lists and named values, or more than `most`; return how many."""
     return _count_plain(value, name, most, MAX_DEPTH)
 
 

@@ -1,4 +1,4 @@
-"""Which environment to play, as data."""
+"""The choice of an environment, as data."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ class EnvConfig:
 
     @property
     def family(self) -> str:
-        """Of environments that are made alike and share a recipe; "" for all others."""
+        """The family of environments that are made alike and share a recipe; "" for all others."""
         if self.id.startswith("ALE/") or self.id.endswith("NoFrameskip-v4"):
             return "Atari"
         return "MinAtar" if self.id.startswith("MinAtar/") else ""

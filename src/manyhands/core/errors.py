@@ -29,13 +29,13 @@ class WireError(ManyhandsError):
 
 
 def missing_extra(what: str, error: ModuleNotFoundError, extra: str) -> UsageError:
-    """For a part whose library is not installed."""
+    """Return the error for a part whose library is not installed."""
     how = f"in manyhands' own directory: pip install -c constraints.txt '.[{extra}]'"
     return UsageError(f"{what} needs {error.name}; {how}")
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """A hint such as `; did you mean LunarLander-v3?`, or nothing when no name is near."""
+    """Return a hint such as `; did you mean LunarLander-v3?`, or nothing when no name is near."""
     by_lower = {name.lower(): name for name in allowed}
     matches = difflib.get_close_matches(given.lower(), by_lower, n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(by_lower[match] for match in matches)}?" if matches else ""

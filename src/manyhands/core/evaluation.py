@@ -37,7 +37,7 @@ class Evaluation:
         return sum(self.lengths)
 
     def promising(self, goal: float, episodes: int, margin: float) -> bool:
-        """Whether a test of `episodes` could still end `margin` standard errors above the goal.
+        """Return whether a test of `episodes` could still end `margin` standard errors above the goal.
 
         It should unless its mean is now a whole standard error below what it will have to be then.
         """

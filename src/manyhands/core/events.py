@@ -1,4 +1,4 @@
-"""What workers tell an executor beside what it ordered."""
+"""Events that workers report to an executor beside the results of its orders."""
 
 from dataclasses import asdict, dataclass
 
@@ -50,7 +50,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class CrashSite:
-    """What brought a worker down: the episode of a lane of a shard, or, with the shard TESTING, of a test."""
+    """The place of a crash: the episode of a lane of a shard, or, with the shard TESTING, of a test."""
 
     shard: int
     lane: int
@@ -67,7 +67,7 @@ class WorkerLost:
     orders: tuple[Order | EvalOrder, ...]  # the first was under way
     crash_site: CrashSite | None = None
     fault: bool = True  # False where nobody did anything wrong
-    moved: bool = False  # nobody is gone; the shards only change hands
+    moved: bool = False  # nobody is gone; the shards only move
 
 
 @dataclass(frozen=True)

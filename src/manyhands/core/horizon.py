@@ -1,4 +1,4 @@
-"""How far a run is, for what falls or rises towards its end."""
+"""The share of a run that is left, for what falls or rises towards its end."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ class Horizon:
     steps: int
     updates: int = 0
     told: float | None = None
-    """The share that is left, when somebody else counts: a parent, its exchanges."""
+    """The share that is left, when somebody else counts: a parent counts its exchanges."""
 
     def left(self, steps: float, updates: int = 0) -> float:
-        """The share of the run that is left after so many of them, from 1 to 0."""
+        """Return the share of the run that is left after so many of them, from 1 to 0."""
         if self.told is not None:
             return self.told
         done = max(steps / self.steps, updates / self.updates if self.updates else 0.0)

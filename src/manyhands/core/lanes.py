@@ -1,4 +1,4 @@
-"""Where every lane stands between two rollouts."""
+"""The state of every lane between two rollouts."""
 
 from dataclasses import dataclass, replace
 
@@ -27,7 +27,7 @@ class LaneState:
     skip: tuple[int, ...] = ()  # episodes from this one on that brought a process down, and are not played
 
     def after(self, trajectory: Trajectory, lane: int) -> "LaneState":
-        """This lane's state once `trajectory` is played."""
+        """Return this lane's state once `trajectory` is played."""
         episode, obs = int(trajectory.episode[lane]), trajectory.last_obs[lane].copy()
         skip = tuple(each for each in self.skip if each >= episode)
         played = trajectory.action[:, lane]
@@ -59,7 +59,7 @@ class ShardState:
         return ShardState(trajectory.sequence + 1, tuple(lanes))
 
     def still_skipping(self, before: "ShardState") -> "ShardState":
-        """The same, without the episodes that were not to be played `before`."""
+        """Return the same, still without the episodes that were not to be played `before`."""
         lanes = [
             replace(lane, skip=tuple(episode for episode in old.skip if episode >= lane.episode))
             for lane, old in zip(self.lanes, before.lanes, strict=True)
@@ -67,7 +67,7 @@ class ShardState:
         return ShardState(self.sequence, tuple(lanes))
 
     def fits(self, layout: Layout) -> bool:
-        """Whether its arrays are those of lanes with this layout."""
+        """Return whether its arrays are those of lanes with this layout."""
         action, obs = layout.action, (np.dtype(layout.obs_dtype), layout.obs_shape)
         return len(self.lanes) == layout.lanes and all(
             (lane.obs.dtype, lane.obs.shape) == obs
@@ -77,7 +77,7 @@ class ShardState:
         )
 
     def skipping(self, lane: int, episode: int) -> "ShardState":
-        """The same, but `lane` will not play `episode`, which brought its process down."""
+        """Return the same, but `lane` will not play `episode`, which brought its process down."""
         lanes = list(self.lanes)
         if 0 <= lane < len(lanes) and episode >= lanes[lane].episode:
             skip = {*lanes[lane].skip, episode}

@@ -19,7 +19,7 @@ MAX_SIZE = 2**31
 MAX_LAYERS = 256
 MAX_DIMENSIONS = 6
 KERNELS = "channels last"
-"""How kernels lie in the vector, which the description does not say."""
+"""The layout of kernels in the vector, which the description does not say."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,12 @@ class NetSpec:
 
     @cached_property
     def size(self) -> int:
-        """How many numbers the vector has."""
+        """The number of numbers in the vector."""
         return self.parameters[-1].end
 
     @cached_property
     def activations(self) -> int:
-        """How many numbers a forward pass through all heads makes of one input, and the input itself."""
+        """The size of one input and of all numbers that a forward pass through all heads makes of it."""
         shape = self.channels_first if self.image else self.input_shape
         total = prod(shape)
         for layer in self.trunk:
@@ -155,7 +155,7 @@ class NetSpec:
 
     @cached_property
     def trained(self) -> int:
-        """How many of them, from the front, an optimizer may move."""
+        """The number of parameters, from the front of the vector, that an optimizer may move."""
         return self.size - 2 * prod(self.input_shape) if self.normalise else self.size
 
     def head(self, name: str) -> Head:
@@ -213,12 +213,12 @@ class NetSpec:
 
     @cached_property
     def schema(self) -> str:
-        """Names this structure; messages of another structure are refused by it."""
+        """The name of this structure, by which messages of another one are refused."""
         kernels = KERNELS if any(isinstance(layer, Conv) for layer in self.trunk) else ""
         return hashlib.sha256((self.to_json() + kernels).encode()).hexdigest()[:16]
 
     def initial_vector(self, seed: int, deviation: float = 0.0) -> Float32:
-        """Orthogonal weights (Saxe et al. 2014) with each layer's gain, zero biases; or all normal."""
+        """Return orthogonal weights (Saxe et al. 2014) with each layer's gain, zero biases; or all normal."""
         rng = np.random.default_rng(seed)
         vector = np.zeros(self.size, np.float32)
         for parameter in self.parameters:
@@ -244,7 +244,7 @@ def hidden_gain(activation: Activation) -> float:
 
 
 def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[np.float64]:
-    """Rows (or columns) orthonormal, times `gain`; a convolution's filters count as its outputs."""
+    """Return orthonormal rows (or columns) times `gain`; a convolution's filters count as its outputs."""
     rows, columns = (shape[0], prod(shape[1:])) if len(shape) == 4 else (shape[0], shape[1])
     noise = rng.standard_normal((max(rows, columns), min(rows, columns)))
     q, r = np.linalg.qr(noise)

@@ -1,4 +1,4 @@
-"""What flows between an executor and its workers.
+"""The task, the orders and the results that flow between an executor and its workers.
 
 The executor asks for rollouts by orders, and orders are also the flow control: a worker makes nothing that
 was not ordered, so what is in flight is bounded by what the executor asked for.
@@ -22,11 +22,11 @@ MAX_SIDE = 2**31
 MAX_SIDES = 6
 MAX_COLUMNS = 32
 MAX_BESIDE = 2**20
-"""Numbers of one array beside the weights."""
+"""Most numbers of one array beside the weights."""
 MAX_EPISODES = 100_000
-"""Of one part of a test."""
+"""Most episodes of one part of a test."""
 NEWEST = -1
-"""As an order's version: whatever is newest when the rollout begins."""
+"""The version of an order that takes whatever is newest when the rollout begins."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class EvalOrder:
 
 
 def read_order(message: wire.Message) -> Order | EvalOrder:
-    """The order in a message of either kind."""
+    """Return the order in a message of either kind."""
     if message.kind == "eval_order":
         return EvalOrder.from_message(message)
     if message.kind == "order":
@@ -202,7 +202,7 @@ def read_order(message: wire.Message) -> Order | EvalOrder:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The episodes of a trial."""
+    """The episodes of one part of a test."""
 
     part: int
     evaluation: Evaluation

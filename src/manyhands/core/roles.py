@@ -27,7 +27,7 @@ class Actor(Protocol):
 
 
 Tensor = Any
-"""One of torch's, which this package does not import."""
+"""A tensor of torch, which this package does not import."""
 
 
 class Net(Protocol):
@@ -40,19 +40,19 @@ class Net(Protocol):
     def load(self, vector: Float32) -> None: ...
 
     def vector(self) -> Float32:
-        """A copy of the whole vector."""
+        """Return a copy of the whole vector."""
 
     def average_into(self, vector: Float32, share: float) -> None:
         """Move towards `vector`, by this share of the way."""
 
     def forward(self, obs: Tensor, *names: str) -> list[Tensor]:
-        """The outputs [B, size] of the named heads for observations [B, ...]."""
+        """Return the outputs [B, size] of the named heads for observations [B, ...]."""
 
     def backward(self, gradients: Sequence[Tensor], wanted: bool = False) -> Tensor | None:
-        """Add to `gradient`, given those of the last outputs; that of the observations if it is `wanted`."""
+        """Add to `gradient`, given those of the last outputs; return that of the observations if `wanted`."""
 
     def gradient_of(self, name: str) -> Tensor:
-        """The part of `gradient` that belongs to a parameter."""
+        """Return the part of `gradient` that belongs to a parameter."""
 
     def set_input_moments(self, count: float, mean: Array, square: Array) -> None:
         """Shift and scale observations by their mean and sum of squared deviations from now on."""
@@ -73,7 +73,7 @@ class Group(Protocol):
         """Go to where `state` says."""
 
     def play(self, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
-        """One rollout with these weights, written into `out`."""
+        """Play one rollout with these weights, written into `out`."""
 
     def close(self) -> None: ...
 
@@ -86,21 +86,21 @@ class Learner(Protocol):
     def weights(self) -> Weights: ...
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """One update of the weights to the next version; what is worth plotting."""
+        """Update the weights once, to the next version; return what is worth plotting."""
 
     def average_into(self, vector: Float32, share: float) -> None:
         """Move the weights towards `vector`, by this share of the way."""
 
     def state(self) -> Mapping[str, Array]:
-        """All that the next `learn` depends on."""
+        """Return all that the next `learn` depends on."""
 
     def load_state(self, version: int, state: Mapping[str, Array]) -> None: ...
 
     def replay_chunk(self) -> ReplayChunk | None:
-        """What is new since this was last asked and belongs to `state`, but is too large for each save."""
+        """Return what is new since the last call and belongs to `state`, but is too large for each save."""
 
     def oldest_needed(self) -> Array:
-        """From which rows on a resume would need it."""
+        """Return the rows from which on a resume would need what they hold."""
 
     def restore_replay(self, chunks: Iterable[ReplayChunk]) -> None:
-        """All of that again, after `load_state`."""
+        """Take in all chunks again, after `load_state`."""

@@ -6,7 +6,7 @@ _MASK = 2**64 - 1
 
 
 def hash_seed(*words: int) -> int:
-    """A 64-bit number from whole numbers: splitmix64 (Steele et al. 2014) over each in turn."""
+    """Return a 64-bit number from whole numbers: splitmix64 (Steele et al. 2014) over each in turn."""
     state = 0
     for word in words:
         state = (state ^ (word & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
@@ -17,16 +17,16 @@ def hash_seed(*words: int) -> int:
 
 
 ENV, ACTION, TEST, LEARN, INIT, START, MOVES = range(7)
-"""What a stream is for."""
+"""The purposes of random streams."""
 
 
 def env_seed(seed: int, lane: int, episode: int) -> int:
-    """31 bits, because some simulators take no more."""
+    """Return the seed of an episode in a lane: 31 bits, because some simulators take no more."""
     return hash_seed(seed, ENV, lane, episode) >> 33
 
 
 def trial_seed(seed: int, episode: int, attempt: int = 0) -> int:
-    """Of a test's episode; another attempt is another episode."""
+    """Return the seed of a test's episode; another attempt is another episode."""
     return hash_seed(seed, TEST, episode, attempt) >> 33
 
 

@@ -3,19 +3,19 @@
 import unicodedata
 
 LONGEST = 1000
-"""Characters of one line that are shown."""
+"""Most characters of one line that are shown."""
 MOST_LINES = 200
 
 
 def one_line(text: object, limit: int = LONGEST) -> str:
-    """`text` as one line of printable characters; anything that would move a cursor is written out."""
+    """Return `text` as one line of printable characters; anything that would move a cursor is written out."""
     whole = str(text)
     shown = "".join(_visible(letter) for letter in whole[:limit])
     return shown if len(whole) <= limit else f"{shown}... ({len(whole) - limit} more characters)"
 
 
 def lines(text: object, limit: int = LONGEST, most: int = MOST_LINES) -> str:
-    """The same for text of several lines, such as a traceback; of too many, the first and the last ones."""
+    """Return the same for several lines, such as a traceback; of too many, the first and the last ones."""
     found = str(text).splitlines()
     if len(found) > most:  # the first says what it is about, the last how it ended
         found = [found[0], f"... ({len(found) - most + 1} more lines)", *found[2 - most :]]
@@ -32,5 +32,5 @@ def _visible(letter: str) -> str:
 
 
 def figures(value: float) -> str:
-    """A mean as it is read: one decimal, or as many as a small one takes to differ from 0."""
+    """Format a mean as it is read: one decimal, or as many as a small one takes to differ from 0."""
     return f"{value + 0.0:.1f}" if abs(value) >= 10 or value == 0 else f"{value:.3g}"

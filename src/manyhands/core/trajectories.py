@@ -1,4 +1,4 @@
-"""What workers make: trajectories, and the table of their arrays."""
+"""Trajectories, which workers make, and the table of their arrays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 
 SPARSE = ("final_obs", "final_at", "episode_return", "episode_length")
-"""Arrays of which only as much is used as episodes end."""
+"""Arrays that are used only as far as episodes end."""
 LIFE_LOST = "life_lost"
 """The column that marks, with 1, steps at which a life was lost and the game went on."""
 
@@ -111,7 +111,7 @@ class Trajectory:
 
     @property
     def no_bootstrap(self) -> Array:
-        """[T, B]: where nothing that follows counts, because the episode or, if so wished, a life is over."""
+        """The steps [T, B] after which nothing counts, because the episode or, if so set, a life is over."""
         lost = self.columns.get(LIFE_LOST)
         return self.terminated if lost is None else self.terminated | (lost > 0)
 
@@ -124,7 +124,7 @@ class Trajectory:
         episodes: int,
         **header: Any,
     ) -> "Trajectory":
-        """Wraps a filled `Layout`; the sparse arrays are cut to what was used."""
+        """Wrap a filled `Layout`; the sparse arrays are cut to what was used."""
         dense = ("obs", "action", "reward", "terminated", "truncated", "last_obs", "episode")
         return cls(
             **{name: arrays[name] for name in dense},  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class ReplayChunk:
-    """Trajectories that a learner holds on to, and that its `state` leaves out: one piece of them."""
+    """Trajectories that a learner holds on to, and that its `state` leaves out: one chunk of them."""
 
     number: int  # of the piece
     marks: Array  # [lanes], how many rows of each lane came before

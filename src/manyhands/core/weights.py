@@ -29,7 +29,7 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def average(mine: Float32, other: Float32, share: float) -> Float32:
-    """(1 - share) mine + share other, which is finite where both are."""
+    """Return (1 - share) mine + share other, which is finite where both are."""
     with np.errstate(over="ignore"):
         result: Float32 = np.float32(1 - share) * mine + np.float32(share) * other
     if not np.isfinite(result).all():  # the shares, rounded to float32, may add up to a little more than 1

@@ -26,7 +26,7 @@ from manyhands.core.trajectories import SPARSE, Layout, Trajectory
 from manyhands.core.weights import Beside, Weights
 
 BESIDE = "beside."
-"""Before such an array's name in a message."""
+"""The prefix of the names, in a message, of arrays that travel beside the weights."""
 MAGIC = b"MH1"
 COMPRESSED = 1
 ALIGNMENT = 64
@@ -37,7 +37,7 @@ MAX_DIMENSIONS = 8
 MAX_META_DEPTH = 8
 MAX_SKIPPED = 10_000
 MAX_COUNT = 2**62
-"""Of whatever is counted: an int64 holds the next number as well."""
+"""The largest count of anything: an int64 holds the next number as well."""
 DTYPES = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
 PREFIX = struct.Struct("<3sBII")
 TRAJECTORY_HEADROOM = 64 * 1024
@@ -55,7 +55,7 @@ class Message:
 
 
 def encode(message: Message, compress: bool = False) -> bytes:
-    """The message as bytes; raises WireError when it breaks a limit that `decode` would hold against it."""
+    """Encode the message; raise WireError when it breaks a limit that `decode` would hold against it."""
     buffers: list[memoryview] = []
     table: list[list[Any]] = []
     if len(message.arrays) > MAX_ARRAYS:
@@ -95,7 +95,7 @@ def encode(message: Message, compress: bool = False) -> bytes:
 def decode(
     raw: bytes | memoryview, kind: str | None = None, schema: str | None = None, unpacked: int = 0
 ) -> Message:
-    """The message in `raw`. Raises WireError, and nothing else, for anything that is not one.
+    """Decode the message in `raw`; raise WireError, and nothing else, for anything that is not one.
 
     A compressed one may unpack to `unpacked` bytes at most: what this message can be, not what any could.
     """
@@ -207,7 +207,7 @@ def decode_weights(raw: bytes | memoryview, spec: NetSpec, beside: Beside = ()) 
 
 
 def read_weights(message: Message, spec: NetSpec, beside: Beside = ()) -> Weights:
-    """The weights in a decoded message, with the arrays that are to be `beside` them and no others."""
+    """Return the weights in a decoded message, with exactly the arrays that are to be `beside` them."""
     if (message.kind, message.schema) != ("weights", spec.schema):
         raise WireError(f"{message.kind!r} of {message.schema} where weights of {spec.schema} were expected")
     vector = message.arrays.get("vector")
@@ -234,7 +234,7 @@ def encode_trajectory(trajectory: Trajectory, schema: str, compress: bool = Fals
 
 
 def decode_trajectory(raw: bytes | memoryview, layout: Layout, schema: str) -> Trajectory:
-    """A trajectory whose every array has the dtype and shape that `layout` gives it."""
+    """Decode a trajectory whose every array has the dtype and shape that `layout` gives it."""
     message = decode(raw, "trajectory", schema, unpacked=layout.nbytes + TRAJECTORY_HEADROOM)
     arrays = message.arrays
     if set(arrays) != {field.name for field in layout.fields}:
@@ -283,7 +283,7 @@ _TRAJECTORY_ARRAYS = (
 
 
 def pack_states(states: Mapping[int, ShardState]) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Shard states as facts and arrays, to go into a larger message or a checkpoint."""
+    """Pack shard states as facts and arrays, to go into a larger message or a checkpoint."""
     arrays: dict[str, Array] = {}
     shards = []
     for shard, state in states.items():

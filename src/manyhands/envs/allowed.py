@@ -1,4 +1,4 @@
-"""Which code a machine's owner lets others name: environments and functions as `module:name`.
+"""The code that a machine's owner lets others name: environments and functions as `module:name`.
 
 Who sends a name is not trusted; who wrote the allowed module is. So a name reaches only what that module
 itself defines at its top level, and only what is meant to be named: an environment, or a maker of one; a
@@ -26,7 +26,7 @@ from manyhands.envs.importing import MODULE, check_pattern
 CALLABLE = re.compile(rf"(?P<module>{MODULE}):(?P<name>[A-Za-z_]\w*)", re.ASCII)
 REGISTERED = re.compile(rf"(?P<module>{MODULE}):(?P<name>(?:[\w-]+/)?[\w-]+-v\d+)", re.ASCII)
 MAX_ARGUMENTS = 10_000
-"""Values in an environment's arguments; the largest maps of toy worlds have a few thousand."""
+"""Most values in an environment's arguments; the largest maps of toy worlds have a few thousand."""
 GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")
 """Arguments that Gymnasium takes for any of its environments."""
 EVERYTHING = "*"
@@ -58,7 +58,7 @@ def check(config: EnvConfig, patterns: Sequence[str]) -> None:
 
 
 def functions(arguments: dict[str, Any]) -> list[str]:
-    """Functions to optimise count whatever the id: Gymnasium knows more than one spelling of it."""
+    """Return functions to optimise, whatever the id: Gymnasium knows more than one spelling of it."""
     given = arguments.get("functions", ())
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list | tuple):
@@ -67,7 +67,7 @@ def functions(arguments: dict[str, Any]) -> list[str]:
 
 
 def _check_name(name: str, patterns: Sequence[str], kind: Kind) -> Any:
-    """What `name` stands for; None where it is an id that Gymnasium knows once the module is imported."""
+    """Return what `name` stands for; None for an id that Gymnasium knows once the module is imported."""
     shown = one_line(name, 100)
     found = REGISTERED.fullmatch(name) if kind == "environment" else None
     match = found or CALLABLE.fullmatch(name)
@@ -103,7 +103,7 @@ def _import(name: str, kind: Kind) -> ModuleType:
 
 
 def _defined_by(thing: Any, module: ModuleType) -> bool:
-    """A class or plain function whose code stands in the module, not one that it only imports."""
+    """Return whether a class or plain function has its code in the module, which does not only import it."""
     if not isinstance(thing, type | FunctionType) or thing.__module__ != module.__name__:
         return False
     if "." in thing.__qualname__:  # a method, or made inside of a function
@@ -114,7 +114,7 @@ def _defined_by(thing: Any, module: ModuleType) -> bool:
 
 
 def _meant_for(thing: Any, name: str, kind: Kind) -> bool:
-    """Whether it says of itself that it may be named: by being an environment, or by what it returns."""
+    """Return whether it says itself that it may be named: by being an environment, or by what it returns."""
     if name.startswith("_"):
         return False
     if isinstance(thing, type):
@@ -130,7 +130,7 @@ def _meant_for(thing: Any, name: str, kind: Kind) -> bool:
 
 
 def _check_origin(env_id: str, module: ModuleType) -> None:
-    """An id behind a module's name is that package's own, not another one's that is installed as well."""
+    """Refuse an id behind a module's name that is not that package's own, but another installed one's."""
     spec = gymnasium.registry.get(env_id)
     entry = spec.entry_point if spec is not None else None
     where = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
@@ -139,7 +139,7 @@ def _check_origin(env_id: str, module: ModuleType) -> None:
 
 
 def _check_registered(config: EnvConfig, arguments: dict[str, Any]) -> None:
-    """Gymnasium's ids run code that is installed here, with arguments that must not name more of it."""
+    """Refuse arguments that name more code: Gymnasium's ids run only what is installed here."""
     if arguments.get("render_mode") == "human":
         raise UsageError("env.kwargs.render_mode asks for a window, which nobody else may open here")
     for name, value in arguments.items():

@@ -20,17 +20,17 @@ SCREEN = (210, 160)
 STRIP = 14
 """Pixels below a film's picture, for the score."""
 FRAMES = 108_000
-"""Of a game: half an hour at 60 a second, after which it is cut (Machado et al. 2018)."""
+"""Most frames of a game: half an hour at 60 a second, after which it is cut (Machado et al. 2018)."""
 SEEDS = 2**31
 EPISODES_PER_SEED = 16
-"""ALE takes 150 ms for a new seed and 10 for a new game. From a seed on, it is the number of games that
-decides how the next one begins, if nothing else is left to chance."""
+"""Games for each seed: ALE takes 150 ms for a new seed and 10 for a new game. From a seed on, it is the
+number of games that decides how the next one begins, if nothing else is left to chance."""
 FIRE = 1
-"""Where that button is in the actions of every game that has it."""
+"""The index of the fire button among the actions of every game that has it."""
 
 
 def make(env_id: str, arguments: dict[str, Any]) -> "AtariEnv":
-    """`ALE/Breakout-v5` repeats an action with probability 0.25, `BreakoutNoFrameskip-v4` never."""
+    """Make a game; `ALE/Breakout-v5` repeats actions at probability 0.25, `BreakoutNoFrameskip-v4` never."""
     found = re.fullmatch(r"ALE/(\w+)-v5|(\w+)NoFrameskip-v4", env_id)
     if not found:
         raise UsageError(f"there is no environment {env_id!r}; Atari games are called ALE/Breakout-v5")
@@ -42,7 +42,7 @@ def make(env_id: str, arguments: dict[str, Any]) -> "AtariEnv":
 
 
 def rom_of(game: str, env_id: str) -> str:
-    """`MsPacman` is called `ms_pacman` there."""
+    """Return ALE's name of a game: `MsPacman` is called `ms_pacman` there."""
     try:
         from ale_py import roms
     except ModuleNotFoundError as error:
@@ -125,7 +125,7 @@ class AtariEnv(gymnasium.Env[Array, int]):
         return obs[0], {"lives": self.lives}
 
     def start(self, action: int) -> None:
-        """Begins a step in the game's own thread, so that several games can play at once; `step` ends it."""
+        """Begin a step in the game's own thread, so that several games can play at once; `step` ends it."""
         self.action[0] = FIRE if self.fires_next else action
         for game in self.games:
             game.send(self.action)
@@ -146,7 +146,7 @@ class AtariEnv(gymnasium.Env[Array, int]):
         return obs[0], amount, bool(terminated[0]), bool(truncated[0]), lost
 
     def render(self) -> Array:
-        """The whole screen, with the score below."""
+        """Return the whole screen, with the score below."""
         from PIL import Image, ImageDraw
 
         height, width = SCREEN
@@ -156,7 +156,7 @@ class AtariEnv(gymnasium.Env[Array, int]):
         return np.asarray(image)
 
     def close(self) -> None:
-        """ALE frees a game when nobody holds it."""
+        """Let go of the game, which ALE then frees."""
         self.games = []
 
 

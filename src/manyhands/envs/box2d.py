@@ -21,7 +21,7 @@ from gymnasium.envs.box2d.lunar_lander import FPS, SCALE, VIEWPORT_H, VIEWPORT_W
 from gymnasium.envs.registration import EnvSpec
 
 WRITTEN_FOR = "d8978e0e020fbe922f93d7c4f98cde573ba2175ca2014cc7d87eb4223e82c93a"
-"""The source of Gymnasium's lander whose numbers `Lander` repeats. With any other, theirs is played."""
+"""The hash of Gymnasium's lander whose numbers `Lander` repeats. With any other source, theirs is played."""
 LunarLander: Any = lunar_lander.LunarLander
 ContactDetector: Any = lunar_lander.ContactDetector
 HALF_WIDTH, HALF_HEIGHT = VIEWPORT_W / SCALE / 2, VIEWPORT_H / SCALE / 2
@@ -50,7 +50,7 @@ def _is_known() -> bool:
 
 @cache
 def _free_shapes() -> None:
-    """Lets a fixture's definition hold its shape, where Box2D gives it to no one."""
+    """Let a fixture's definition hold its shape, where Box2D gives it to no one."""
     theirs = b2FixtureDef.shape
 
     def hold(definition: Any, shape: Any) -> None:
@@ -145,7 +145,7 @@ class Lander(LunarLander):  # type: ignore[misc]
         return leg
 
     def start(self, action: Any) -> None:
-        """The physics of a step; `step` does the rest.
+        """Compute the physics of a step; `step` does the rest.
 
         Several landers one after the other, first all their physics and then all the rest, are faster than
         in turns: each of the two is a lot of code.

@@ -31,11 +31,11 @@ LAST_LIMIT = 30.0
 
 
 class TooLongError(BaseException):
-    """Not an Exception, so that nothing in between swallows it."""
+    """An environment took too long; not an Exception, so that nothing in between swallows it."""
 
 
 class Closer:
-    """Closes environments, and says once of each kind what went wrong with it."""
+    """Closes environments, and reports what went wrong, once for each kind."""
 
     def __init__(self) -> None:
         self.slow: set[type] = set()
@@ -65,7 +65,7 @@ class Closer:
         self._close_here(kind, call, seconds)
 
     def _close_here(self, kind: type, call: Callable[[], None], seconds: float) -> None:
-        """For a main thread, which a signal reaches."""
+        """Close in a main thread, which a signal reaches."""
         stuck = f"hangs in native code; this process is ended in {LAST_LIMIT - SLACK:g} s unless it returns"
         teller = threading.Timer(seconds + SLACK, self._say, (kind, stuck))
         teller.daemon = True
@@ -117,7 +117,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 def _in_thread(call: Callable[[], None], seconds: float) -> None:
-    """In a thread that can be left behind. Raises RuntimeError where there is no memory for one."""
+    """Call in a thread that can be left behind. Raises RuntimeError where there is no memory for one."""
     raised: list[BaseException] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Observations into rows of an array, and stored actions into what an environment takes."""
+"""Turns observations into rows of an array, and stored actions into what an environment takes."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ Encoder = Callable[[Any, Array], None]
 
 
 def codec(env: Env, shape: tuple[int, ...], action: ActionSpec) -> tuple[Encoder, Callable[[Array], Any]]:
-    """An encoder and a decoder for an environment that must still be what it was when it was described."""
+    """Return an encoder and a decoder for an environment, which must still be what it was when described."""
     now = describe(env)
     if now.obs.shape != shape or not action.fits(now.action):
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
@@ -27,7 +27,7 @@ def codec(env: Env, shape: tuple[int, ...], action: ActionSpec) -> tuple[Encoder
 
 
 def encoder(space: spaces.Space[Any], spec: ObsSpec) -> Encoder:
-    """A function that writes an observation of `space` into one lane's row, checking it on the way."""
+    """Return a function that writes an observation of `space` into one lane's row, checking it on the way."""
     if isinstance(space, spaces.Box):
         shape = space.shape
         flat = spec.shape != shape
@@ -98,7 +98,7 @@ def split_batch(space: spaces.Space[Any], obs: Any) -> list[Any] | None:
 
 
 def _side_by_side(parts: Sequence[list[Any] | None]) -> list[Any] | None:
-    """The parts of each observation together, where all are batches of as many."""
+    """Return the parts of each observation together, where all are batches of as many."""
     batches = [part for part in parts if part is not None]
     if len(batches) < len(parts) or len({len(batch) for batch in batches}) != 1:
         return None
@@ -106,7 +106,7 @@ def _side_by_side(parts: Sequence[list[Any] | None]) -> list[Any] | None:
 
 
 def _composed(space: spaces.Dict | spaces.Tuple[Any]) -> Encoder:
-    """Each part writes into its piece of the row."""
+    """Return an encoder of which each part writes into its piece of the row."""
     parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
     writers: list[tuple[Any, Encoder, int, int]] = []
     start = 0
@@ -137,7 +137,7 @@ def _mismatch(obs: Any, space: spaces.Space[Any]) -> str:
 
 
 def decoder(space: spaces.Space[Any], spec: ActionSpec) -> Callable[[Array], Any]:
-    """A function from stored actions [B, ...] to a list of what each lane's `step` takes."""
+    """Return a function from stored actions [B, ...] to a list of what each lane's `step` takes."""
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         return lambda action: (action + start).tolist() if start else action.tolist()

@@ -13,13 +13,13 @@ from manyhands.envs import atari
 from manyhands.envs.make import Env
 
 LARGEST_ROW = 4096
-"""Numbers of an observation with more dimensions than an image, up to which it is taken for a row."""
+"""Most numbers of an observation with more dimensions than an image that is taken for a row."""
 SMALLEST_IMAGE = 3
-"""Sides of a three-dimensional observation from which on it counts as an image."""
+"""Least sides of a three-dimensional observation that counts as an image."""
 
 
 def describe(env: Env) -> Spaces:
-    """How a policy acts in it, beyond what the space says, is not the environment's to know."""
+    """Describe an environment's spaces; how a policy acts in them is not the environment's to know."""
     threshold = env.spec.reward_threshold if env.spec is not None else None
     obs, action = _obs_spec(env.observation_space), _action_spec(env.action_space)
     if isinstance(env, atari.AtariEnv):

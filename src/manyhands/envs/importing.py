@@ -12,7 +12,7 @@ PATTERN = re.compile(rf"{MODULE}:(\*|[A-Za-z_]\w*|(?:[\w-]+/)?[\w-]+-v\d+)", re.
 
 
 def check_pattern(pattern: str) -> str:
-    """`pattern`, if it is `module:name` or `module:*`: what `--allow` takes."""
+    """Return `pattern`, if it is `module:name` or `module:*`: what `--allow` takes."""
     if not PATTERN.fullmatch(pattern):
         raise UsageError(
             f"--allow {pattern[:100]!r} is not of the form module:name, or module:* for all environments "

@@ -24,9 +24,9 @@ from manyhands.envs.importing import imported
 ENV_ID = "manyhands/Lto-v0"
 STRATEGIES = ("random", "latin", "uncertainty")
 TRIES = 3
-"""How often a function of the user's is asked for one point."""
+"""How often a function of the user's is tried at one point."""
 VARIANT = 17
-"""What the stream of a variant's deviations is for."""
+"""The purpose of the random stream of a variant's deviations."""
 
 
 def ackley(z: Array) -> Array:
@@ -141,7 +141,7 @@ class Problem:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> "Problem":
-        """From an environment's arguments."""
+        """Return the problem that an environment's arguments describe."""
         plain = {name: value for name, value in arguments.items() if name not in ("member", "render_mode")}
         try:
             return cls(**{"functions": ("sphere",), **plain})
@@ -158,7 +158,7 @@ class Problem:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Functions that are code of the user's."""
+        """The functions that are code of the user's."""
         return tuple(name for name in self.functions if ":" in name)
 
     @cached_property
@@ -169,7 +169,7 @@ class Problem:
         return low, high
 
     def to_units(self, unit: Array, first: int = 0) -> Array:
-        """From [-1, 1] to the functions' own units; `first` is the variable of the first column."""
+        """Convert from [-1, 1] to the functions' own units; `first` is the variable of the first column."""
         low, high = (limit[first : first + unit.shape[-1]] for limit in self.limits)
         own: Array = low + (unit.astype(np.float64) + 1) / 2 * (high - low)
         return own
@@ -186,11 +186,11 @@ class Problem:
         }
 
     def fresh_variants(self, count: int) -> "Problem":
-        """Others of the same kind, which no training has seen: those that would come next."""
+        """Return a problem with `count` further variants, the next ones, which no training has seen."""
         return replace(self, variants=self.variants + count)
 
     def deviation(self, member: int) -> tuple[Array, float]:
-        """How far a variant is shifted in every variable, and by what its values are multiplied."""
+        """Return how far a variant is shifted in every variable, and by what its values are multiplied."""
         rng = np.random.default_rng(hash_seed(VARIANT, member // len(self.functions)))
         shift: Array = self.jitter * rng.uniform(-1, 1, self.size)
         return shift, 1 + self.jitter * float(rng.uniform(-1, 1))
@@ -205,7 +205,7 @@ class Problem:
         beat: Callable[[], None] = lambda: None,
         failed: Callable[[str], None] = lambda text: None,
     ) -> Array:
-        """f at points [N, x + c] of the cube, in double precision. `failed` hears of tries that raised."""
+        """Return f at points [N, x + c] of the cube, in float64; `failed` hears of tries that raised."""
         points, gain, name = unit.astype(np.float64), 1.0, self.name(member)
         if self.jitter:
             shift, gain = self.deviation(member)
@@ -222,14 +222,14 @@ class Problem:
         return gain * values
 
     def _to_units_of(self, name: str, points: Array) -> Array:
-        """Several known functions share the cube, each with its own domain, unless bounds are given."""
+        """Convert to a function's units: known ones have domains of their own, unless bounds are given."""
         if self.bounds or name not in KNOWN:
             return self.to_units(points)
         return points * KNOWN[name][1]
 
 
 def _asked(function: Callable[[Array], Any], name: str, point: Array, failed: Callable[[str], None]) -> Any:
-    """A measurement may fail now and then, so it is made again."""
+    """Call a function, and again where it raised: a measurement may fail now and then."""
     for _ in range(TRIES - 1):
         try:
             return function(point)
@@ -260,7 +260,7 @@ def _number(value: Any, name: str, point: Array) -> float:
 
 
 class LtoEnv(gymnasium.Env[Array, Array]):
-    """One lane of it, for anyone's library. `member` picks the function or variant.
+    """A problem as an environment of one lane, for anyone's library. `member` picks the function or variant.
 
     A start is uniform in the cube, or what `reset(options={"start": point})` says.
     """

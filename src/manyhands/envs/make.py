@@ -26,7 +26,7 @@ CLOSER = Closer()
 
 
 def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -> Env:
-    """The environment that `config` names, or the one that `callable_env` makes."""
+    """Make the environment that `config` names, or the one that `callable_env` makes."""
     keep_children_out()
     arguments = {**config.kwargs, **extra}
     if callable_env is None and config.family == "Atari":
@@ -61,7 +61,7 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
 
 
 class Forgetful(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """MinAtar, which repeats the last action now and then, would repeat the last one of the game before."""
+    """Clears MinAtar's last action, which it repeats now and then, before the next game."""
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         self.unwrapped.game.last_action = 0  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ class Forgetful(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def make_to_play(config: EnvConfig, callable_env: MakeEnv | None = None) -> Env:
-    """An environment for a lane, which does not check its actions again.
+    """Make an environment for a lane, which does not check its actions again.
 
     They come from `decoder`, which makes valid ones only, and Gymnasium's check takes 5 us of a LunarLander
     step's 50 and half of a CartPole's. It stays where a wrapper makes other actions of ours.
@@ -92,7 +92,7 @@ def check_imports(config: EnvConfig, patterns: Sequence[str]) -> None:
 
 
 def imported_names(config: EnvConfig) -> list[str]:
-    """The names, as `--allow` takes them, of all code that making this environment imports."""
+    """Return the names, as `--allow` takes them, of all code that making this environment imports."""
     return [name for name in (config.id, *allowed.functions(config.kwargs)) if ":" in name]
 
 
@@ -126,18 +126,18 @@ def check_known(config: EnvConfig) -> None:
 
 
 def close(env: Env) -> None:
-    """Closes one that nobody plays any more; what goes wrong with it is said, and no more."""
+    """Close an environment that nobody plays any more; what goes wrong is reported, not raised."""
     CLOSER.close(type(env.unwrapped), env.close, shows=_shows(env))
 
 
 def _shows(env: Env) -> bool:
-    """Whether it draws, for a person or as observations, and so may have windows that belong to a thread."""
+    """Return whether it draws, for a person or as observations, and so may have windows of one thread."""
     shape = getattr(getattr(env, "observation_space", None), "shape", None) or ()
     return len(shape) == 3 or getattr(env, "render_mode", None) is not None
 
 
 def _spec(env_id: str) -> str | EnvSpec:
-    """Without Gymnasium's guard against a step before the first reset, which costs a microsecond a step.
+    """Return the spec without Gymnasium's guard against steps before the first reset, which cost 1 us each.
 
     Its Box2D environments are mended, too.
     """
@@ -161,7 +161,7 @@ def _spec(env_id: str) -> str | EnvSpec:
 
 
 def _is_callable_path(env_id: str) -> bool:
-    """`module:callable` is ours, `module:Name-v0` is Gymnasium's."""
+    """Return whether an id is a callable, `module:callable`, and not Gymnasium's `module:Name-v0`."""
     return ":" in env_id and not re.search(r"-v\d+$", env_id)
 
 

@@ -67,7 +67,7 @@ def bootstrapped(reward: Float32, value: Float32, last_value: float, gamma: floa
 def log_prob_grad(
     action_spec: ActionSpec, outputs: Float32, log_std: Float32, action: Array, weight: Float32
 ) -> tuple[Float32, Float32 | None]:
-    """The gradient of sum_i weight_i log pi(a_i): for the outputs [N, n], and for log_std where there is one.
+    """Return the gradient of sum_i weight_i log pi(a_i): for the outputs [N, n], and for any log_std.
 
     d log p_a / d logits = onehot(a) - p. For normals, with z = (a - mean) / sd, it is z / sd and z^2 - 1.
     """
@@ -90,7 +90,7 @@ def log_prob_grad(
 
 
 def entropy_grad(action_spec: ActionSpec, outputs: Float32) -> Float32:
-    """The gradient of sum_i H_i for the outputs: -p (log p + H). A normal's entropy is not in its mean."""
+    """Return the gradient of sum_i H_i for the outputs: -p (log p + H). A normal's mean has none."""
     result = np.zeros_like(outputs)
     if action_spec.kind == "gaussian":
         return result
@@ -139,7 +139,7 @@ class A3cCore:
         self.net.net.load(self.shared)
 
     def act(self, obs: Array) -> Array:
-        """One action for one observation, as it is stored."""
+        """Return one action for one observation, as it is stored."""
         now = self.acted % AHEAD
         if now == 0:
             self.noise, self.dice = self.action.noise(self.rng, AHEAD), self.rng.random(AHEAD)
@@ -154,7 +154,7 @@ class A3cCore:
     def step(
         self, obs: Array, action: Array, reward: float, next_obs: Array, terminated: bool, ended: bool
     ) -> None:
-        """Notes a step down, and learns when it is time to. `next_obs` is the observation after it."""
+        """Record a step, and learn when it is time to. `next_obs` is the observation after it."""
         row = self.filled
         self.obs[row], self.actions[row] = obs, action[0]
         self.reward[row] = reward * self.config.reward_scale
@@ -169,7 +169,7 @@ class A3cCore:
             self.net.net.load(self.shared)
 
     def _learn(self, last_value: float) -> None:
-        """The loss is -sum A log pi - entropy sum H + value_weight sum (V - R)^2, with A = R - V."""
+        """Lower the loss -sum A log pi - entropy sum H + value_weight sum (V - R)^2, with A = R - V."""
         config, rows = self.config, slice(self.filled)
         outputs, value = self.net.forward(self.obs[rows], "policy", "value")
         values = value[:, 0]

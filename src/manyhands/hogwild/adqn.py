@@ -93,7 +93,7 @@ class AdqnCore:
             self.begun = True
 
     def epsilon(self) -> float:
-        """1 at first, then falling in a straight line over this core's steps."""
+        """The share of random actions: 1 at first, then falling in a straight line over this core's steps."""
         config = self.config
         way = min(1.0, float(self.played[0]) / max(1, config.epsilon_steps))
         return 1 - way * (1 - config.epsilon)
@@ -118,7 +118,7 @@ class AdqnCore:
             self._learn()
 
     def _learn(self) -> None:
-        """A step along the gradient of the mean Huber loss of Q(s, a) - (r + gamma Q'(s', argmax Q(s')))."""
+        """Step along the gradient of the mean Huber loss of Q(s, a) - (r + gamma Q'(s', argmax Q(s')))."""
         config = self.config
         self.net.net.load(self.shared)
         drawn = self.replay.sample(self.rng, config.batch, config.replacement)

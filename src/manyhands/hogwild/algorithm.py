@@ -1,4 +1,4 @@
-"""What the algorithms share whose cores learn together on one vector without a lock (Niu et al. 2011)."""
+"""The base of algorithms whose cores learn together on one vector without a lock (Niu et al. 2011)."""
 
 import math
 from abc import abstractmethod
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from manyhands.hogwild.cores import SharedMemory
 
 COPIES_OF_DRAWS = 3
-"""Of a batch that a core learns from: observations, what follows them, and the network's own."""
+"""Copies of a batch that a core learns from: observations, what follows them, and the network's own."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Core(Protocol):
     def begin(self, rng: np.random.Generator) -> None: ...
 
     def act(self, obs: Array) -> Array:
-        """One action for one observation, as it is stored."""
+        """Return one action for one observation, as it is stored."""
 
     def step(
         self, obs: Array, action: Array, reward: float, next_obs: Array, terminated: bool, ended: bool
@@ -76,11 +76,11 @@ class Core(Protocol):
 
 
 class Hogwild(Algorithm):
-    """Learns where it plays, so nothing is noted down; rounds of episodes are versions of the weights."""
+    """Learns where it plays, so actors record no columns; rounds of episodes are versions of the weights."""
 
     uses_cores = True
     general: ClassVar[dict[str, Any]] = {"run": {"mode": "sync", "max_lag": 1_000_000}}
-    """Of the versions none is too old."""
+    """Settings for every environment: no version of the weights is too old."""
     largest: ClassVar[str] = "net.hidden"
     """The setting that decides how much memory the cores share."""
     targets: ClassVar[bool] = False
@@ -88,7 +88,7 @@ class Hogwild(Algorithm):
 
     @classmethod
     def of(cls, cores: Cores) -> "Hogwild":
-        """The algorithm that a task names for its cores."""
+        """Return the algorithm that a task names for its cores."""
         kind = algorithms.find(cores.algo)
         if not issubclass(kind, Hogwild):
             raise ValueError(f"{cores.algo!r:.60}, which does not learn on cores")
@@ -96,7 +96,7 @@ class Hogwild(Algorithm):
         return made
 
     def cores(self, count: int, name: str) -> Cores:
-        """What a task says of them; `name` is what the run calls the algorithm."""
+        """Return what a task says of the cores; `name` is what the run calls the algorithm."""
         return Cores(count, name, asdict(self.settings))
 
     def check(self, config: Config, spaces: Spaces) -> None:
@@ -110,7 +110,7 @@ class Hogwild(Algorithm):
             )
 
     def collecting(self, collect: CollectConfig, workers: int) -> CollectConfig:
-        """Each core is a shard of one lane."""
+        """Return how experience is made: each core is a shard of one lane."""
         cores = workers if workers >= 0 else usable_cores()
         return CollectConfig(shards=max(1, cores), lanes=1, steps=1)
 
@@ -128,9 +128,9 @@ class Hogwild(Algorithm):
 
     @property
     def capacity(self) -> int:
-        """Transitions of each core in a replay memory that all share."""
+        """The number of each core's transitions in a replay memory that all share."""
         return 0
 
     @abstractmethod
     def core(self, task: Task, index: int, memory: "SharedMemory") -> Core:
-        """Core number `index` of those that share `memory`."""
+        """Return core number `index` of those that share `memory`."""

@@ -31,7 +31,7 @@ ALIGNMENT = 64
 
 
 class SharedMemory:
-    """What all cores map: the weights, what their optimizer keeps, and perhaps a replay memory."""
+    """The memory that all cores map: the weights, their optimizer's state, and perhaps a replay memory."""
 
     def __init__(self, buffer: bytearray | mmap.mmap, task: Task) -> None:
         assert task.cores is not None
@@ -53,8 +53,9 @@ class SharedMemory:
 
 
 def _shapes(task: Task) -> list[tuple[str, tuple[int, ...]]]:
-    """Of the clock, what is left of the rate, the vector, the optimizer's state, every core's steps and
-    target, a replay memory."""
+    """Return the type and shape of the clock, the share of the learning rate that is left, the vector, the
+    optimizer's state, every core's steps and target, a replay memory.
+    """
     assert task.cores is not None
     algorithm, cores, spec = Hogwild.of(task.cores), task.cores.count, task.spec
     targets = cores if algorithm.targets else 0
@@ -102,15 +103,15 @@ class HogwildShard:
         self.skip: frozenset[int] = frozenset()  # episodes that brought a process down
 
     def begin(self) -> None:
-        """Nothing is begun before it is played."""
+        """Do nothing: an episode begins when it is played."""
 
     def restore(self, state: ShardState) -> None:
-        """Learning cannot be done again, so an episode that was cut short is over."""
+        """Go to where `state` says. An episode that was cut short is over: learning cannot be redone."""
         self.sequence, self.episode = state.sequence, state.lanes[0].episode
         self.skip = frozenset(state.lanes[0].skip)
 
     def play(self, weights: Weights, out: dict[str, Array], sequence: int) -> Trajectory:
-        """One whole episode, learned from on the way."""
+        """Play one whole episode, and learn from it on the way."""
         began = time.perf_counter()
         for attempt in range(TRIES):
             try:
@@ -178,7 +179,7 @@ class HogwildShard:
 
 
 def open_core(memory: SharedMemory) -> OpenGroup:
-    """What opens the cores of a task that share `memory`."""
+    """Return what opens the cores of a task that share `memory`."""
 
     def opened(
         task: Task,

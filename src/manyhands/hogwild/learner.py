@@ -1,4 +1,4 @@
-"""Stands where an algorithm would, when cores learn by themselves: counts versions, saves, replaces."""
+"""The learner of a run whose cores learn by themselves: counts versions, saves, replaces."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,14 +14,14 @@ from manyhands.hogwild.cores import SharedMemory
 
 
 class HogwildLearner:
-    """A round of episodes is a version of the weights."""
+    """A learner whose version of the weights is a round of episodes, in which the cores learn."""
 
     chunks = 0  # of what is remembered
 
     def __init__(
         self, memory: SharedMemory, spec: NetSpec, first: Weights, horizon: Horizon, anneal: bool
     ) -> None:
-        """With `anneal` cores learn ever more slowly, and not at all on the horizon."""
+        """With `anneal` cores learn ever more slowly, and at the horizon not at all."""
         self.memory, self.spec, self.version = memory, spec, first.version
         self.horizon, self.anneal, self.steps = horizon, anneal, np.zeros(1, np.int64)
         memory.vector[...] = first.vector
@@ -33,7 +33,7 @@ class HogwildLearner:
         return Weights(self.version, self.memory.vector.copy(), self.spec.schema)
 
     def average_into(self, vector: Float32, share: float) -> None:
-        """With what the weights are now, which cores may have moved while others were asked."""
+        """Average with the present weights, which cores may have moved while others were asked."""
         self.memory.vector[...] = average(self.memory.vector, vector, share)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -53,7 +53,7 @@ class HogwildLearner:
             self.memory.left[...] = self.horizon.left(int(self.steps[0]), self.version)
 
     def _copied(self) -> dict[str, Array]:
-        """What belongs to the weights of this version; between two rounds no core moves it."""
+        """Return a copy of what belongs to this version's weights; between two rounds no core changes it."""
         return {name: array.copy() for name, array in self._small().items()}
 
     def _small(self) -> dict[str, Array]:
@@ -68,7 +68,7 @@ class HogwildLearner:
         }
 
     def state(self) -> dict[str, Array]:
-        """Rows written since then are not counted; in a full memory they have replaced the oldest."""
+        """Return the state. Rows written since are not counted; in a full memory they replaced the oldest."""
         return {**self.kept, "rows": self.memory.replay.rows.copy()}
 
     def load_state(self, version: int, state: Mapping[str, Array]) -> None:
@@ -78,10 +78,10 @@ class HogwildLearner:
         self.kept = self._copied()
 
     def replay_chunk(self) -> None:
-        """Nothing is remembered beside the state."""
+        """Return nothing: nothing is remembered beside the state."""
 
     def oldest_needed(self) -> Array:
         return np.zeros(0, np.int64)
 
     def restore_replay(self, chunks: Iterable[ReplayChunk]) -> None:
-        """There are none."""
+        """Do nothing: there are no chunks."""

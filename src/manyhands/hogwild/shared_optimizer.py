@@ -56,7 +56,7 @@ class SharedOptimizer:
             theta -= rate * self._bounded(scale * mean / (np.sqrt(square) + np.float32(ADAM_EPSILON)))
 
     def _bounded(self, update: Float32) -> Float32:
-        """With a root mean square of at most `max_update` (Shazeer & Stern 2018).
+        """Return the update, cut to a root mean square of at most `max_update` (Shazeer & Stern 2018).
 
         What a network has hardly ever seen, such as a leg on the ground, has small mean squares, and the
         first steps for it would be large enough to settle for good what to do then.

@@ -11,8 +11,8 @@ import numpy as np
 from manyhands.core.arrays import Array, Float32
 
 MARGIN = 256
-"""Of a core's full share of a memory, the oldest rows, which are not drawn: they may be overwritten while
-they are read."""
+"""The oldest rows, in a core's full share of a memory, that are not drawn: they may be overwritten while they
+are read."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SharedReplay:
     def write(
         self, core: int, obs: Array, action: int, reward: float, discount: float, next_obs: Array
     ) -> None:
-        """Into the core's own share; counted once it is whole."""
+        """Write into the core's own share; a row is counted once it is whole."""
         count, size = int(self.counts[core]), self.obs_size
         row = self.rows[core, count % self.capacity]
         row[:size] = obs.reshape(-1)
@@ -51,7 +51,7 @@ class SharedReplay:
 
     @property
     def held(self) -> int:
-        """Rows that can be drawn."""
+        """The number of rows that can be drawn."""
         return int(self._held(self.counts).sum())
 
     def _held(self, counts: Array) -> Array:
@@ -59,7 +59,7 @@ class SharedReplay:
         return held
 
     def sample(self, rng: np.random.Generator, count: int, replacement: bool = True) -> Steps:
-        """`count` rows of all cores, every one as likely; without replacement, no row twice."""
+        """Return `count` rows of all cores, every one as likely; without replacement, no row twice."""
         counts = self.counts.copy()
         held = self._held(counts)
         ends = held.cumsum()

@@ -32,7 +32,7 @@ Find = Callable[[Problem, Array, int], tuple[Array, float]]
 
 @dataclass(frozen=True)
 class Quality:
-    """Over all conditions and members."""
+    """The error over all conditions and members."""
 
     mse: float
     msle: float
@@ -40,7 +40,7 @@ class Quality:
 
 
 def conditions(problem: Problem) -> Array:
-    """c = -1, -0.9 .. 1 for one condition, scattered points for more, one empty row for none."""
+    """Return c = -1, -0.9 .. 1 for one condition, scattered points for more, one empty row for none."""
     if problem.c == 0:
         return np.zeros((1, 0))
     if problem.c == 1:
@@ -49,7 +49,7 @@ def conditions(problem: Problem) -> Array:
 
 
 class Judge:
-    """Knows the truth of a problem, once; `find` says how that is found."""
+    """Computes the true minima of a problem, once, and compares laws with them; `find` says how."""
 
     def __init__(self, problem: Problem, members: range | None = None, find: Find = minimum) -> None:
         self.problem = problem
@@ -68,7 +68,7 @@ class Judge:
         return Quality(float((errors**2).mean()), float((logs**2).mean()), float(errors.mean()))
 
     def law_values(self, law: Law, member: int) -> Array:
-        """f where the law leads, at all conditions."""
+        """Return f where the law leads, at all conditions."""
         return law.values(self.conditions, member)
 
 
@@ -91,13 +91,13 @@ class QualityLog:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows so far that are sound."""
+    """Return the rows so far that are sound."""
     names = ("version", *(field.name for field in fields(Quality)))
     return read_rows(path, lambda row: all(is_number(row.get(name)) for name in names))
 
 
 def measure_quality(plan: Plan, run: Run, version: int) -> QualityLog | None:
-    """The error of every law of a run, where the true minimum of its functions is known: not of a user's."""
+    """Return what measures each law of a run; None without a known minimum, as of a user's function."""
     env = plan.config.env
     if env.id != ENV_ID or (problem := Problem.of(env.kwargs)).imports:
         return None

@@ -36,17 +36,17 @@ class Law:
         return cls.of(problem, checkpoint.spec, checkpoint.weights)
 
     def __call__(self, conditions: Array) -> Array:
-        """x [N, k] for conditions [N, m], both scaled to [-1, 1]."""
+        """Return x [N, k] for conditions [N, m], both scaled to [-1, 1]."""
         points = np.zeros((len(conditions), self.problem.size), np.float32)
         points[:, self.problem.x :] = conditions
         return np.clip(self.net.forward(points, "policy")[:, : self.problem.x], -1, 1)
 
     def values(self, conditions: Array, member: int = 0) -> Array:
-        """f where the law leads."""
+        """Return f where the law leads."""
         return self.problem.evaluate(np.concatenate([self(conditions), conditions], axis=1), member)
 
     def predict(self, own: Array) -> tuple[Array, Array]:
-        """x [N, k] and f [N] for conditions [N, m], all in the function's own units."""
+        """Return x [N, k] and f [N] for conditions [N, m], all in the function's own units."""
         problem = self.problem
         if own.ndim != 2 or own.shape[1] != problem.c:
             raise UsageError(f"a condition is {problem.c} numbers here, not {own.shape[-1]}")
@@ -61,11 +61,11 @@ class Law:
         return problem.to_units(self(conditions)), self.values(conditions)
 
     def x_alone(self, own: Array) -> Array:
-        """Without asking the function, which may live elsewhere."""
+        """Return x without asking the function, which may live elsewhere."""
         return self.problem.to_units(self(self.problem.from_units(own, self.problem.x)))
 
     def layers(self) -> list[tuple[Array, Array, str]]:
-        """Weights, biases and activations from (x, c) to x, for anyone who wants to run it without us."""
+        """Return weights, biases and activations from (x, c) to x, to run the law without this package."""
         found: list[tuple[Array, Array, str]] = [
             (weight.copy(), bias.copy(), activation) for weight, bias, activation in self.net.chains["policy"]
         ]
@@ -86,7 +86,7 @@ def problem_of(run: Run) -> Problem:
 
 
 def export_npz(law: Law, out: Path) -> None:
-    """Arrays that NumPy alone can evaluate, from c in the function's units to x: docs/tuning-laws.md."""
+    """Write arrays for NumPy alone, from c in the function's own units to x: docs/tuning-laws.md."""
     low, high = law.problem.limits
     arrays: dict[str, Any] = {"low": low, "high": high, "x": np.array(law.problem.x)}
     for i, (weight, bias, activation) in enumerate(law.layers()):
@@ -96,7 +96,7 @@ def export_npz(law: Law, out: Path) -> None:
 
 
 def export_onnx(law: Law, out: Path) -> None:
-    """A graph from `c` [N, m] to `x` [N, k], both in the function's own units."""
+    """Write a graph from `c` [N, m] to `x` [N, k], both in the function's own units."""
     try:
         import onnx
         from onnx import TensorProto, helper, numpy_helper

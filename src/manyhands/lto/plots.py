@@ -16,7 +16,7 @@ FINE = 241
 
 
 def draw(run: Run, out: Path) -> None:
-    """The function is drawn over the first x and the first c; other variables stay at the centre."""
+    """Draw a law, and the function over the first x and the first c; other variables stay at the centre."""
     law = Law.load(run)
     figure = new_figure(13, 4)
     field, error, booked = figure.subplots(1, 3)
@@ -33,7 +33,7 @@ def draw(run: Run, out: Path) -> None:
 
 
 def _law_alone(axes: Axes, law: Law) -> None:
-    """A function of the user's may be a measurement, so it is not asked for thousands of points."""
+    """Draw the law alone: a user's function may be a measurement, too dear for thousands of points."""
     side = np.linspace(-1, 1, FINE)
     along = np.zeros((FINE, law.problem.c))
     if law.problem.c:
@@ -95,7 +95,7 @@ def _error(axes: Axes, run: Run) -> None:
 
 
 def _returns(axes: Axes, run: Run) -> None:
-    """Without a known minimum: by how much an episode's moves have lowered f, over training."""
+    """Draw, without a known minimum, by how much an episode's moves have lowered f, over training."""
     rows = [row for row in run.rows() if row.get("return_mean") is not None and "version" in row]
     axes.plot([row["version"] for row in rows], [row["return_mean"] for row in rows], color=BLUE, lw=1.2)
     axes.set_xlabel("training steps")

@@ -1,4 +1,4 @@
-"""Learning to optimise, from what was asked for to a run: which settings a law is trained with."""
+"""Trains a tuning law: from the user's arguments to a run with the settings for it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from manyhands.runs.training import train
 GROUPS = 8
 """Groups of episodes, at most, where no more drivers than that are asked for."""
 STEPS, EPISODES = 5000, 30
-"""Of a training: steps, and episodes in each, unless others are asked for."""
+"""Steps of a training, and episodes in each, unless others are asked for."""
 ALGOS = ("ppo", "reinforce")
 
 Function = str | Callable[..., Any]
@@ -160,7 +160,7 @@ def groups_for(episodes: int, wanted: int, even: int) -> int:
 
 
 def _names(function: Function | Sequence[Function] | None) -> tuple[str, ...]:
-    """Names that every worker knows a function by: a known one's, or module:function."""
+    """Return names by which every worker knows a function: a known one's, or module:function."""
     if function is None:
         raise UsageError("which function? For example: manyhands lto ackley (or --functions ackley,sphere)")
     several = (function,) if isinstance(function, str) or callable(function) else function
@@ -183,7 +183,7 @@ def _strategies(starts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _pairs(bounds: Bounds) -> tuple[tuple[float, float], ...]:
-    """One pair, or one for each variable."""
+    """Return one pair, or one for each variable."""
     try:
         pairs = np.asarray(bounds, np.float64)
     except (TypeError, ValueError):

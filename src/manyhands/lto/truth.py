@@ -10,7 +10,7 @@ from manyhands.core.errors import missing_extra
 from manyhands.envs.lto import KNOWN, Problem
 
 Function = Callable[[Array], Array]
-"""From points [N, k] to values [N]."""
+"""A function from points [N, k] to values [N]."""
 GRID = {1: 20_001, 2: 401}
 """Points along each x, by their number. More x than two are searched from many points instead."""
 KEPT = 5
@@ -19,7 +19,7 @@ ZOOMS, ZOOM_POINTS = 12, 21
 STARTS, REFINED = 4096, 8
 SLOPE_STEP = 1e-6
 CALLS = 400
-"""Of a function of the user's own, in the search for its minimum at one condition."""
+"""Most calls of a user's own function in the search for its minimum at one condition."""
 LEAST_CALLS = 20
 SEED = 2024
 CROWD = 10
@@ -27,7 +27,7 @@ CROWD = 10
 
 
 def minimum(problem: Problem, condition: Array, member: int = 0) -> tuple[Array, float]:
-    """The x in [-1, 1]^k of the smallest f at `condition` (scaled as well), and that f."""
+    """Return the x in [-1, 1]^k of the smallest f at `condition` (scaled as well), and that f."""
     x, value = _minimum(problem, tuple(float(each) for each in condition), member)
     return np.array(x), value
 
@@ -46,7 +46,7 @@ def _minimum(problem: Problem, condition: tuple[float, ...], member: int) -> tup
 
 
 class Search:
-    """The best x that so many calls find, of a function that may cost much, by differential evolution.
+    """Finds the best x of a function that may cost much in so many calls, by differential evolution.
 
     It begins with what the law says, so that what it finds is never worse than the law.
     """
@@ -95,7 +95,7 @@ def _by_grid(f: Function, size: int) -> tuple[Array, float]:
 
 
 def _valleys(points: Array, values: Array, step: float) -> list[int]:
-    """The lowest points of the grid, no two of them beside each other."""
+    """Return the lowest points of the grid, no two of them beside each other."""
     kept: list[int] = []
     for index in np.argsort(values, kind="stable")[: 200 * KEPT]:
         if all(np.abs(points[index] - points[other]).max() > 3 * step for other in kept):
@@ -106,7 +106,7 @@ def _valleys(points: Array, values: Array, step: float) -> list[int]:
 
 
 def _known_place(problem: Problem, member: int) -> Array:
-    """The x of the whole function's minimum: in the right valley for many conditions, though not for all."""
+    """Return the x of the function's minimum: in the right valley for many conditions, though not for all."""
     name, (shift, _) = problem.name(member), problem.deviation(member)
     if name not in KNOWN:
         return np.zeros(problem.x)
@@ -119,7 +119,7 @@ def _known_place(problem: Problem, member: int) -> Array:
 
 
 def _with_slope(f: Function) -> Callable[[Array], tuple[float, Array]]:
-    """f and its gradient by central differences: 2 k + 1 points at once cost little more than one."""
+    """Return what gives f and its gradient by central differences; 2 k + 1 points at once cost little."""
 
     def evaluate(x: Array) -> tuple[float, Array]:
         steps = SLOPE_STEP * np.eye(len(x))

@@ -1,4 +1,4 @@
-"""What a person sees of a law that is being learned: training steps, not the moves that they are made of."""
+"""The display of a law that is being learned: training steps, not the moves that they are made of."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LawView(View):
-    """Of a run of `manyhands lto`, whose --steps are updates of the law."""
+    """The view of a run of `manyhands lto`, whose --steps are updates of the law."""
 
     speed_unit = "moves/s"
 

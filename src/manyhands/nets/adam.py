@@ -55,7 +55,7 @@ class Adam:
         )
 
     def _step_by_step(self, learning_rate: float) -> None:
-        """The same in torch's public operations, at half the speed; its last bits differ."""
+        """Do the same in torch's public operations, at half the speed; its last bits differ."""
         gradient = self.gradient if self.too_long is None else self.gradient / self.too_long
         self.mean.lerp_(gradient, 1 - BETA1)
         self.square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
@@ -63,7 +63,7 @@ class Adam:
         self.vector.addcdiv_(self.mean, size, value=-learning_rate / (1 - BETA1**self.steps))
 
     def clip(self, norm: float) -> None:
-        """The next step takes the gradient with a length of `norm` at the most."""
+        """Shorten the gradient of the next step to a length of `norm` at the most."""
         # torch's norm takes care not to overflow, which for a long vector costs three times the time.
         self.norm = self.gradient.dot(self.gradient).sqrt()
         ratio = (self.norm + 1e-6) / norm

@@ -1,4 +1,4 @@
-"""From settings and spaces to a NetSpec, and from a NetSpec to what acts."""
+"""Builds a NetSpec from settings and spaces, and from a NetSpec what acts or learns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from manyhands.core.spaces import ObsSpec, Spaces
 
 
 def actor(spec: NetSpec) -> Actor:
-    """NumPy for dense networks (faster, and no torch in the worker), torch for convolutions."""
+    """Return an actor: NumPy's for dense networks (faster, and without torch), torch's for convolutions."""
     if any(isinstance(layer, Conv) for layer in spec.trunk):
         from manyhands.nets.torch_net import TorchActor
 
@@ -23,14 +23,14 @@ def actor(spec: NetSpec) -> Actor:
 
 
 def learning_net(spec: NetSpec, vector: Float32) -> Net:
-    """A network that learns, starting with these numbers."""
+    """Return a network that learns, starting with these numbers."""
     from manyhands.nets.torch_net import TorchNet
 
     return TorchNet(spec, vector)
 
 
 def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:
-    """A policy head and a value head, apart or on one trunk.
+    """Return a policy head and a value head, apart or on one trunk.
 
     The policy's last layer starts small, so that the first policy is close to uniform
     (Andrychowicz et al. 2021).
@@ -40,20 +40,20 @@ def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:
 
 
 def spread_head(config: NetConfig, spaces: Spaces) -> list[Head]:
-    """The log standard deviations of a gaussian policy, unless the algorithm chooses actions by itself."""
+    """Return the head of a gaussian policy's log standard deviations, unless the algorithm acts by itself."""
     if spaces.action.kind != "gaussian" or spaces.action.algo:
         return []
     return [Head("log_std", spaces.action.sizes[0], gain=config.log_std, free=True)]
 
 
 def own_heads(config: NetConfig, spaces: Spaces, heads: Mapping[str, Callable[[Any], int]]) -> NetSpec:
-    """Heads by name, each of the size that it has for the action space; outputs start small."""
+    """Return heads by name, each of the size that it has for the action space; outputs start small."""
     found = [Head(name, size(spaces.action.space), gain=0.1) for name, size in heads.items()]
     return with_heads(config, spaces, found + spread_head(config, spaces))
 
 
 def with_heads(config: NetConfig, spaces: Spaces, heads: Sequence[Head]) -> NetSpec:
-    """These heads, with the hidden layers that the settings ask for: each its own, or all on one trunk."""
+    """Return these heads, with the hidden layers that the settings ask for: each its own, or on one trunk."""
     layers = tuple(Dense(size, config.activation) for size in config.hidden)
     trunk: tuple[Dense | Conv, ...] = convolutions(config, spaces.obs) + layers
     shared = config.shared or bool(spaces.obs.image)
@@ -68,7 +68,7 @@ def with_heads(config: NetConfig, spaces: Spaces, heads: Sequence[Head]) -> NetS
 
 
 def q_network(config: NetConfig, spaces: Spaces) -> NetSpec:
-    """The values of all actions."""
+    """Return a network for the values of all actions."""
     layers = tuple(Dense(size, config.activation) for size in config.hidden)
     return NetSpec(
         input_shape=spaces.obs.shape,
@@ -80,7 +80,7 @@ def q_network(config: NetConfig, spaces: Spaces) -> NetSpec:
 
 
 def convolutions(config: NetConfig, obs: ObsSpec) -> tuple[Conv, ...]:
-    """Those of Atari agents for screens; one small one for boards such as MinAtar's."""
+    """Return Atari agents' convolutions for screens; one small one for boards such as MinAtar's."""
     if not obs.image:
         return ()
     height, width = obs.shape[1:] if obs.image == "chw" else obs.shape[:2]

@@ -1,4 +1,4 @@
-"""A dense network in NumPy that also goes backward: what learns in a process too small for torch."""
+"""A dense network in NumPy that also goes backward, for learning in a process too small for torch."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class _Layer:
         return np.maximum(outputs, 0.0, out=outputs) if self.activation == "relu" else outputs
 
     def backward(self, inputs: Float32, outputs: Float32, gradient: Float32) -> Float32:
-        """Adds to the gradients; returns that of the inputs."""
+        """Add to the gradients; return that of the inputs."""
         if self.activation == "tanh":
             gradient = gradient * (1 - outputs * outputs)
         elif self.activation == "relu":
@@ -63,7 +63,7 @@ class NumpyGradient:
         return _Layer(weight, bias, weight_grad, bias_grad, activation)
 
     def forward(self, obs: Float32, *names: str) -> list[Float32]:
-        """The outputs [B, size] of heads that look at the observations [B, ...]."""
+        """Return the outputs [B, size] of heads that look at the observations [B, ...]."""
         hidden = obs.reshape(len(obs), -1)
         if self.spec.normalise:
             hidden = (hidden - self.net.views["input.mean"]) * self.net.views["input.scale"]
@@ -74,7 +74,7 @@ class NumpyGradient:
         return [values[-1] for _, values in self.head_values]
 
     def backward(self, gradients: list[Float32]) -> None:
-        """Sets the flat gradient, given those of the last `forward`'s outputs."""
+        """Set the flat gradient, given those of the last `forward`'s outputs."""
         self.gradient[...] = 0.0
         trunk_grad = [
             _back(chain, values, gradient)
@@ -85,7 +85,7 @@ class NumpyGradient:
 
 
 def _through(layers: list[_Layer], inputs: Float32) -> list[Float32]:
-    """What goes into every layer, and what comes out of the last."""
+    """Return what goes into every layer, and what comes out of the last."""
     values = [inputs]
     for layer in layers:
         values.append(layer.forward(values[-1]))

@@ -37,7 +37,7 @@ class NumpyNet:
         self.vector[...] = vector
 
     def forward(self, obs: Float32, head_name: str) -> Float32:
-        """One head's outputs [B, size] for observations [B, ...]. The result is reused by the next call."""
+        """Return one head's outputs [B, size] for observations [B, ...]; the next call reuses them."""
         if head_name not in self.chains:
             return self.views[head_name]
         chain = self.chains[head_name]

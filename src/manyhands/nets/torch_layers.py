@@ -21,14 +21,14 @@ FEW_CHANNELS = 8
 
 
 def activate(outputs: Tensor, activation: Activation) -> Tensor:
-    """In place: nobody needs what went into it."""
+    """Apply an activation in place: its inputs are not needed any more."""
     if activation == "tanh":
         return outputs.tanh_()
     return outputs.relu_() if activation == "relu" else outputs
 
 
 def before_activation(gradient: Tensor, outputs: Tensor, activation: Activation) -> Tensor:
-    """The gradient of what went into an activation, given that of its outputs."""
+    """Return the gradient of an activation's inputs, given that of its outputs."""
     if activation == "tanh":
         gradient = torch.ops.aten.tanh_backward(gradient, outputs)
     elif activation == "relu":
@@ -52,7 +52,7 @@ class ConvLayer:
         return activate(outputs, self.activation)
 
     def backward(self, inputs: Tensor, outputs: Tensor, gradient: Tensor, wanted: bool) -> Tensor | None:
-        """Adds to the gradients; also that of the inputs, where it is wanted."""
+        """Add to the gradients; return also that of the inputs, where it is wanted."""
         gradient = before_activation(gradient, outputs, self.activation)
         many = self.weight.shape[1] > FEW_CHANNELS
         if many:
@@ -76,7 +76,7 @@ class ConvLayer:
         return inputs_grad if wanted else None
 
     def _add_by_patches(self, inputs: Tensor, gradient: Tensor) -> None:
-        """One product with all patches of the images that the kernels have looked at."""
+        """Add the kernels' gradient as one product with all patches of the images that they looked at."""
         count, _, height, width = gradient.shape
         out, channels, *sides = self.weight.shape
         n, y, x, c = inputs.permute(0, 2, 3, 1).stride()
@@ -99,7 +99,7 @@ class DenseLayer:
     activation: Activation
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[H, B, out] from [H, B, in]."""
+        """Return [H, B, out] from [H, B, in]."""
         # tanh x = 2 sigmoid(2 x) - 1: torch's sigmoid is three times as fast as its tanh.
         twice = 2 if self.activation == "tanh" else 1
         parts = PARTS if self._is_large() and torch.get_num_threads() > 1 else 1
@@ -112,7 +112,7 @@ class DenseLayer:
         return len(self.weight) == 1 and self.weight.numel() >= LARGE and self.weight.shape[2] % PARTS == 0
 
     def _multiply(self, inputs: Tensor, parts: int, factor: int) -> Tensor:
-        """factor (x W + b), some outputs after others, because threads share out parts better than rows."""
+        """Return factor (x W + b), some outputs after others: threads share out parts better than rows."""
         if parts == 1:
             return torch.baddbmm(self.bias, inputs, self.weight, beta=factor, alpha=factor)
         _, size_in, size_out = self.weight.shape
@@ -123,7 +123,7 @@ class DenseLayer:
         return outputs.transpose(0, 1).reshape(1, -1, size_out)
 
     def backward(self, inputs: Tensor, outputs: Tensor, gradient: Tensor, wanted: bool) -> Tensor | None:
-        """Adds to the gradients; also that of the inputs [H, B, in], where it is wanted."""
+        """Add to the gradients; return also that of the inputs [H, B, in], where it is wanted."""
         gradient = before_activation(gradient, outputs, self.activation)
         self.weight_grad.baddbmm_(inputs.transpose(1, 2), gradient)
         self.bias_grad.add_(gradient.sum(1, keepdim=True))
@@ -142,7 +142,7 @@ class Trunk:
         self.passed: list[tuple[Tensor, Tensor]] = []  # what went into every layer, and what came out
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[B, n]."""
+        """Return the outputs [B, n]."""
         self.passed = []
         for layer in self.layers:
             if isinstance(layer, DenseLayer):
@@ -153,7 +153,7 @@ class Trunk:
         return flat(inputs)
 
     def backward(self, gradient: Tensor, wanted: bool) -> Tensor:
-        """Adds to the gradients of all layers, given that of the outputs; that of the inputs if `wanted`."""
+        """Add to the gradients of all layers, given that of the outputs; return the inputs' if `wanted`."""
         for number, layer in reversed(list(enumerate(self.layers))):
             inputs, outputs = self.passed[number]
             inputs_grad = layer.backward(inputs, outputs, shaped(gradient, outputs), wanted or number > 0)
@@ -163,12 +163,12 @@ class Trunk:
 
 
 def flat(hidden: Tensor) -> Tensor:
-    """[B, n]. What convolutions make lies channels_last, so in that order it need not be copied."""
+    """Return [B, n]. What convolutions make lies channels_last, so in that order it need not be copied."""
     return (hidden.permute(0, 2, 3, 1) if hidden.ndim == 4 else hidden).flatten(1)
 
 
 def shaped(gradient: Tensor, like: Tensor) -> Tensor:
-    """From [B, n] or [1, B, n] back to what was made flat; what has its shape already stays."""
+    """Return [B, n] or [1, B, n] in the shape of what was made flat; what has its shape already stays."""
     if like.ndim == 4 and gradient.ndim < 4:
         count, channels, height, width = like.shape
         return gradient.reshape(count, height, width, channels).permute(0, 3, 1, 2)
@@ -193,7 +193,7 @@ class DenseHeads:
         ]
 
     def backward(self, gradients: Sequence[Tensor], wanted: bool) -> Tensor | None:
-        """Adds to the flat gradient; also the gradient of the inputs [B, n], where it is wanted."""
+        """Add to the flat gradient; return also the gradient of the inputs [B, n], where it is wanted."""
         values = self.values
         gradient = torch.empty(values[-1].shape)
         for k, (layer, output_grad) in enumerate(zip(self.last, gradients, strict=True)):

@@ -18,9 +18,9 @@ from manyhands.nets.torch_layers import ConvLayer, DenseHeads, DenseLayer, FreeH
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 STATISTICS = "input."
-"""Beginning of the names of numbers that are measured, not learned."""
+"""The prefix of the names of numbers that are measured, not learned."""
 KEPT = 2**30
-"""Bytes up to which memory is kept."""
+"""Bytes up to which freed memory is kept."""
 
 
 class TorchNet:
@@ -64,7 +64,7 @@ class TorchNet:
             self.views[name].copy_(view)
 
     def set_input_moments(self, count: float, mean: Array, square: Array) -> None:
-        """Observations are shifted and scaled by their mean and sum of squared deviations from now on."""
+        """Shift and scale observations by their mean and sum of squared deviations from now on."""
         self.views["input.mean"].copy_(torch.from_numpy(mean))
         self.views["input.scale"].copy_(torch.from_numpy(1.0 / np.sqrt(square / count + 1e-6)))
 
@@ -80,7 +80,7 @@ class TorchNet:
         return copy
 
     def forward(self, obs: Tensor, *names: str) -> list[Tensor]:
-        """The outputs [B, size] of the named heads for observations [B, ...]."""
+        """Return the outputs [B, size] of the named heads for observations [B, ...]."""
         if names not in self.heads:
             groups = (names,) if self._alike(names) else tuple((name,) for name in names)
             self.heads[names] = [self._group(group) for group in groups]
@@ -90,7 +90,7 @@ class TorchNet:
         return [output for group in self.last for output in group.forward(hidden)]
 
     def backward(self, gradients: Sequence[Tensor], wanted: bool = False) -> Tensor | None:
-        """Adds to the flat gradient, given those of the last `forward`'s outputs.
+        """Add to the flat gradient, given those of the last `forward`'s outputs.
 
         Returns the gradient of the observations [B, ...] if it is `wanted`.
         """
@@ -107,7 +107,7 @@ class TorchNet:
         return self._obs_grad(inputs_grad) if wanted else None
 
     def _obs_grad(self, inputs_grad: Tensor) -> Tensor:
-        """The gradient of the observations, given that of what `_inputs` made of them."""
+        """Return the gradient of the observations, given that of what `_inputs` made of them."""
         gradient = shaped(inputs_grad, self.inputs)
         if self.spec.normalise:
             inside = self.inputs.abs() < NORMAL_LIMIT
@@ -127,14 +127,14 @@ class TorchNet:
         return DenseHeads(hidden, [self._stack((name,), None, "none") for name in names])
 
     def _alike(self, names: tuple[str, ...]) -> bool:
-        """Whether the heads can be computed side by side: the same hidden layers, evenly spaced."""
+        """Return whether the heads can be computed side by side: the same hidden layers, evenly spaced."""
         heads = [self.spec.head(name) for name in names]
         if any(head.free or head.hidden != heads[0].hidden for head in heads):
             return False
         return len(names) == 2 or not heads[0].hidden
 
     def _stack(self, names: tuple[str, ...], layer: int | None, activation: Activation) -> DenseLayer:
-        """The same layer of several heads as one view of the flat vector, with a first axis for the heads."""
+        """Return the same layer of several heads as one view of the flat vector, the heads first."""
         where = {p.name: p for p in self.spec.parameters}
         suffix = "" if layer is None else str(layer)
         weights = [where[f"{name}{suffix}.weight"] for name in names]
@@ -163,7 +163,7 @@ class TorchNet:
         )
 
     def _inputs(self, obs: Tensor) -> Tensor:
-        """As the trunk takes them: images channels_last, the rest as rows, scaled if so wished."""
+        """Return observations as the trunk takes them: images channels_last, else rows, scaled if so set."""
         inputs = self._image(obs) if self.spec.image else obs.flatten(1)
         if self.spec.normalise:
             rows = (inputs.reshape(len(obs), -1) - self.views["input.mean"]) * self.views["input.scale"]
@@ -196,7 +196,7 @@ class TorchActor:
 
 
 def keep_memory() -> None:
-    """Freed memory stays with this process, where its C library can be told so.
+    """Keep freed memory in this process, where its C library can be told so.
 
     Batches of pictures are large enough for every one to be taken from the system anew and cleared page by
     page, which took five times as long as filling it.
@@ -209,7 +209,7 @@ def keep_memory() -> None:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """With another number of threads, which is part of the result; a caller's own number is given back."""
+    """Use another number of threads, which is part of the result, and restore the caller's own afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -219,6 +219,6 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def _view(flat: Tensor, parameter: Parameter) -> Tensor:
-    """A parameter's place in a flat vector; kernels as [out, in, height, width], which lie channels_last."""
+    """Return a parameter's place in a flat vector; kernels as [out, in, height, width], channels_last."""
     view = flat[parameter.offset : parameter.end].view(parameter.shape).detach()
     return view.permute(0, 3, 1, 2) if view.ndim == 4 else view

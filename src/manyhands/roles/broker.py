@@ -30,14 +30,14 @@ START_TIMEOUT = 90.0
 STOP_TIMEOUT = 20.0
 MAPPER_TIMEOUT = 5.0
 SERVERS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
-"""The first does not insist on the system's own user and directories."""
+"""Commands that start the server; the first does not insist on the system's own user and directories."""
 PASSWORD = "password"
-"""The file that keeps it beside the queues, so that a broker that is started again has the same."""
+"""The file that keeps the password beside the queues, so that a broker that is started again has the same."""
 DEFINITIONS = "definitions.json"
-"""Who may enter. RabbitMQ reads it at every start, before it listens; a user that it knows gets the password
-that stands here. Its other file, rabbitmq.conf, cannot hold every password: it ends a value at a `#`."""
+"""The file with the users. RabbitMQ reads it at every start, before it listens; a user that it knows gets the
+password that stands here. Its other file, rabbitmq.conf, cannot hold every password: a `#` ends a value."""
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Addresses that mean all of this machine's, and one of them."""
+"""Addresses that stand for all of this machine's, and one of those for each."""
 WATCH = """
 import os, shutil, signal, sys
 sys.stdin.read()
@@ -49,12 +49,12 @@ end_mapper(os.environ)
 if len(sys.argv) > 2:
     shutil.rmtree(sys.argv[2], ignore_errors=True)
 """
-"""Of a process that ends the node when the other end of its pipe is gone, even by kill -9."""
+"""The code of a process that ends the node when the other end of its pipe is gone, even by kill -9."""
 
 
 @dataclass
 class Broker:
-    """Listens on loopback for `guest`, or elsewhere for a user of its own with a password."""
+    """A node that listens on loopback, or elsewhere, for a user of its own with a password."""
 
     host: str = "127.0.0.1"
     port: int = 0  # 0 takes a free one
@@ -140,7 +140,7 @@ class Broker:
         return self
 
     def _check_port(self) -> None:
-        """RabbitMQ says it late and at length; and who asks at the port meanwhile asks somebody else."""
+        """Check that the port is free: RabbitMQ says so late, and meanwhile clients meet another server."""
         try:
             with socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -178,7 +178,7 @@ class Broker:
         }
 
     def _paths(self) -> str:
-        """Settings that are paths, as Erlang's terms: rabbitmq.conf cannot hold every path, either."""
+        """Return settings that are paths, as Erlang's terms: rabbitmq.conf cannot hold every path, either."""
         settings = f"{{load_definitions, {_erlang(self.home / DEFINITIONS)}}}"
         if self.certificate and self.key:
             files = f"{{certfile, {_erlang(self.certificate)}}}, {{keyfile, {_erlang(self.key)}}}"
@@ -206,7 +206,7 @@ class Broker:
         }
 
     def _wait(self) -> None:
-        """Until it accepts connections."""
+        """Wait until the node accepts connections."""
         host = ANYWHERE.get(self.host, self.host)
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline:
@@ -224,7 +224,7 @@ class Broker:
         return telling[-1] if telling else f"see {self.home / 'output.txt'}"
 
     def kill(self) -> None:
-        """As a power cut would."""
+        """Kill the node, as a power cut would."""
         if self.watch is not None:
             self.watch.kill()
             self.watch.communicate()
@@ -248,7 +248,7 @@ class Broker:
             self.directory = None
 
     def resident_megabytes(self) -> float:
-        """Of the node: the largest process of its group."""
+        """Return the MB that the node holds: those of the largest process of its group."""
         assert self.process is not None
         sizes = [0.0]
         for pid in psutil.pids():
@@ -265,7 +265,7 @@ class Broker:
 
 
 def end_mapper(environment: Mapping[str, str]) -> None:
-    """Erlang's port mapper outlives its node; this one is ours alone. It takes a while to miss the node."""
+    """End Erlang's port mapper, which is ours alone and outlives its node, of whose end it learns late."""
     mapper = shutil.which("epmd")
     deadline = time.monotonic() + MAPPER_TIMEOUT
     while mapper is not None and time.monotonic() < deadline:
@@ -277,18 +277,18 @@ def end_mapper(environment: Mapping[str, str]) -> None:
 
 
 def _password_hash(password: str) -> str:
-    """As RabbitMQ keeps a password: four bytes of salt, and the SHA-256 of the salt and the password."""
+    """Hash a password as RabbitMQ keeps it: four bytes of salt, and the SHA-256 of salt and password."""
     salt = secrets.token_bytes(4)
     return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
 
 def _erlang(path: Path) -> str:
-    """A path as a list of its characters, which is what a string is there; none needs to be escaped."""
+    """Return a path as a list of its characters, which an Erlang string is; none needs to be escaped."""
     return f"[{','.join(str(ord(letter)) for letter in str(path.resolve()))}]"
 
 
 def _write_private(path: Path, text: str) -> None:
-    """For the owner's eyes alone, even where the file was there before and others could read it."""
+    """Write a file for its owner alone, even where it was there before and others could read it."""
     with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(text)

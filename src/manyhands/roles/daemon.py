@@ -1,7 +1,7 @@
 """The worker as a daemon: starts players, watches them, and starts them again.
 
 The players are processes of their own, so an environment that crashes or hangs takes one of them and no more.
-Their supervisor reads their signs of life and tells the executors how a player ended.
+Their supervisor reads their heartbeats and tells the executors how a player ended.
 """
 
 import mmap
@@ -46,7 +46,7 @@ GRACE = 3.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before a player that failed is started again, doubling while it keeps failing."""
 LONG_ENOUGH = 10.0
-"""Seconds in which a good player does not grow too large."""
+"""Seconds of life after which a player that grew too large is started again at once."""
 MOST_REFUSED = 1000
 
 
@@ -87,7 +87,7 @@ class Daemon:
         self.link = Link(Address.parse(url), _nothing, 1, changed=lambda text: None)
 
     def check(self) -> None:
-        """Refuses a broker that does not want us; one that is not there yet is waited for by the players."""
+        """Refuse a broker that rejects us; one that is not there yet is waited for by the players."""
         try:
             self.link.start()
         except BrokerError as error:
@@ -195,7 +195,7 @@ class Daemon:
         self.due[player.index] = time.monotonic() + self._pause(player, code)
 
     def _pause(self, player: Watched, code: int) -> float:
-        """Seconds before the next is started: ever more for what cannot start, or grows too large at once.
+        """Return the seconds before the next start: more for what cannot start, or grows too large at once.
 
         What somebody killed, or crashed while it played, is started again at once, because other runs wait
         for it; crashes count for the run that caused them, which ends with too many.
@@ -211,7 +211,7 @@ class Daemon:
         return pause * random.uniform(0.5, 1.0)
 
     def _tell(self, message: wire.Message) -> None:
-        """Executors that cannot be told find out by themselves, a little later."""
+        """Tell the executors; those that cannot be told find out by themselves, a little later."""
         try:
             if self.link.generation == 0:
                 self.link.start()
@@ -231,13 +231,13 @@ class Daemon:
         self.link.close()
 
     def _kill_group(self, player: Watched) -> None:
-        """Whatever an environment has started goes with its player."""
+        """Kill a player's process group: whatever an environment has started ends with it."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(player.process.pid, signal.SIGKILL)
 
 
 async def _nothing(link: Link) -> None:
-    """The supervisor only talks."""
+    """Set up nothing: the supervisor only sends."""
 
 
 def default_name() -> str:

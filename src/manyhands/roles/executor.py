@@ -34,17 +34,17 @@ from manyhands.roles.listening import Learns, Listener
 from manyhands.roles.progress import Progress
 
 POLL = 0.2
-"""Seconds after which a waiting executor looks whether it should stop, and shows that it is alive."""
+"""Seconds after which a waiting executor checks whether it should stop, and shows that it is alive."""
 RECENT = 100
 """Episodes in the mean of recent returns."""
 FIRST_EPISODES = 16
-"""Of a test; when they leave no hope, the rest is not played."""
+"""Episodes that a test begins with; when they leave no hope, the rest is not played."""
 CONFIRMING = 0.5
 """The part of `run.margin` that the second test, which confirms a passed one, must keep."""
 NEWEST_EPISODES = 20
 """Episodes that tell whether training is near its goal."""
 NEAR = 0.25
-"""Near is when no more than this part of the way from the first returns to the goal is left."""
+"""Training is near its goal when at most this part of the way to it from the first returns is left."""
 LOG_INTERVAL = 0.25
 """Seconds between two rows of metrics at the least."""
 LOG_ROWS = 4000
@@ -98,7 +98,7 @@ class Executor:
     def resume(
         self, counts: Progress, previous: tuple[Weights, ...], states: Mapping[int, ShardState]
     ) -> None:
-        """Goes on from a checkpoint; the learner has been restored already."""
+        """Go on from a checkpoint; the learner has been restored already."""
         self.counts, self.previous = counts, previous
         self.recent.extend(counts.recent)
         self.lengths.extend(counts.lengths)
@@ -107,7 +107,7 @@ class Executor:
         self.unheld = set(self.shards)
 
     def stop(self) -> None:
-        """Asks for a clean end; may be called from a signal handler."""
+        """Ask for a clean end; may be called from a signal handler."""
         self.stopping = True
 
     def prepare(self) -> None:
@@ -120,7 +120,7 @@ class Executor:
                 self._order_next(shard)
 
     def run(self) -> None:
-        """Until solved, out of steps, or stopped. Saves at the end, whatever the reason."""
+        """Run until solved, out of steps, or stopped; save at the end, whatever the reason."""
         self.listener.waiting(self)  # what is to come is to be seen before the first batch is there
         self.called = time.monotonic()
         self.started = self.called - self.counts.seconds
@@ -160,13 +160,13 @@ class Executor:
         return over or self._out_of_time()
 
     def _out_of_time(self) -> bool:
-        """Whether the minutes are over that this call may take."""
+        """Return whether the minutes are over that this call may take."""
         run = self.config.run
         return run.until != "external" and 0 < 60 * run.minutes <= time.monotonic() - self.called
 
     @property
     def share(self) -> float:
-        """How much of what it may take has been used: of the steps, the updates or the minutes."""
+        """The share that has been used of what the run may take: of the steps, the updates or the minutes."""
         run = self.config.run
         shares = [self.counts.steps / run.steps]
         if run.updates:
@@ -189,7 +189,7 @@ class Executor:
         self.channel.order(Order(shard, sequence, version, start, agent))
 
     def _present_state(self, shard: int) -> ShardState:
-        """Where a shard stands after what has arrived but is not learned yet."""
+        """Return where a shard stands after what has arrived but is not learned yet."""
         state = self.states[shard]
         for trajectory in sorted(self.arrived, key=lambda t: t.sequence):
             if trajectory.shard == shard:
@@ -197,7 +197,7 @@ class Executor:
         return state
 
     def _gather(self) -> list[Trajectory] | None:
-        """Waits for the next batch; None when asked to stop, or when time is up."""
+        """Wait for the next batch; None when asked to stop, or when time is up."""
         self.players = max(1, len(self.channel.workers()))
         while (batch := self._batch()) is None and not self.stopping and not self.ended:
             if self._out_of_time():
@@ -261,7 +261,7 @@ class Executor:
         self.last_row = metrics
 
     def _broadcast(self, batch: list[Trajectory]) -> None:
-        """The new weights, and orders to play with them."""
+        """Publish the new weights, and order rollouts with them."""
         began = time.monotonic()
         self.channel.publish(self.weights)
         for trajectory in batch:
@@ -275,7 +275,7 @@ class Executor:
         self.counts.broadcasting += time.monotonic() - began
 
     def _settle(self, trajectories: list[Trajectory]) -> None:
-        """Takes note of where the shards stand, frees the memory, and orders what comes next."""
+        """Note where the shards stand, release the trajectories' memory, and order what comes next."""
         for trajectory in trajectories:
             self.states[trajectory.shard] = self.states[trajectory.shard].after(trajectory)
             self.channel.ack(trajectory)
@@ -311,7 +311,7 @@ class Executor:
                 self.channel.order(order)
 
     def _skip(self, crash_site: CrashSite) -> str:
-        """Notes that an episode is not to be played again, because it would bring the next worker down."""
+        """Note that an episode is not played again, as it would crash the next worker; say which it is."""
         episode = crash_site.episode
         if episode < 0:
             return ""
@@ -324,7 +324,7 @@ class Executor:
         return f", in lane {lane}, episode {episode}, seed {seed}, which is not played again"
 
     def _place(self, crash_site: CrashSite | None) -> tuple[int | None, int | None, int | None]:
-        """The lane, episode and seed of a crash, as far as they are known."""
+        """Return the lane, episode and seed of a crash, as far as they are known."""
         if crash_site is None or crash_site.episode < 0:
             return None, None, None
         if crash_site.shard not in self.states:
@@ -343,7 +343,7 @@ class Executor:
             )
 
     def _test_is_due(self) -> bool:
-        """Tests cost as much as learning, so they are rare until training comes near the goal.
+        """Return whether to test: tests cost as much as learning, so they are rare far from the goal.
 
         Decided by counts alone, never by the clock: the same seed tests and stops at the same step.
         """
@@ -390,14 +390,14 @@ class Executor:
         self.listener.tested(result, self)
 
     def _passed(self, result: Evaluation) -> bool:
-        """Whether a test's mean lies far enough above the goal, or, at the end of the steps, above it."""
+        """Return whether a test's mean is far enough above the goal, or at the end of the steps above it."""
         if self.solved_at is None or result.episodes < self.config.run.test_episodes:
             return False
         margin = 0.0 if self.counts.steps >= self.config.run.steps else self.config.run.margin
         return result.mean - margin * result.error >= self.solved_at
 
     def _confirm(self, result: Evaluation) -> bool:
-        """An agent is solved when a second test, which it was not chosen by, says so as well.
+        """Return whether a second test, by which the agent was not chosen, confirms that it is solved.
 
         Of many tests one is lucky, so the mean of a passed test is too high: of an agent whose true mean lies
         below the goal one test in fifty passes, and a run makes a dozen. The second test is a single one.
@@ -415,7 +415,7 @@ class Executor:
         return False
 
     def _play_while_promising(self, first: int, margin: float, last: bool = False) -> Evaluation | None:
-        """A test's episodes from `first` on, or the first few when they leave no hope; None when stopped."""
+        """Play a test from episode `first` on; only a few episodes if they leave no hope. None if stopped."""
         episodes = self.config.run.test_episodes
         result = self._play(first, min(FIRST_EPISODES, episodes))
         if result is None or result.episodes >= episodes:
@@ -426,7 +426,7 @@ class Executor:
         return result
 
     def _play(self, first: int, count: int) -> Evaluation | None:
-        """Episodes of a test, in as many parts as there are shards; None when asked to stop."""
+        """Play episodes of a test, in as many parts as there are shards; None when asked to stop."""
         seed = hash_seed(self.config.run.seed, TEST, self.counts.tests)
         bounds = [first + count * part // len(self.shards) for part in range(len(self.shards) + 1)]
         parts = [(part, a, b) for part, (a, b) in enumerate(pairwise(bounds)) if b > a]

@@ -1,4 +1,4 @@
-"""How many faults a run survives."""
+"""The number of faults that a run survives."""
 
 from collections import deque
 
@@ -7,7 +7,7 @@ FAULT_WINDOW = 3600.0
 
 
 class FaultBudget:
-    """Up to `limit` faults within an hour."""
+    """A budget of up to `limit` faults within an hour."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -1,4 +1,4 @@
-"""Whom an executor works with: what learns, and who wants to know how a run goes."""
+"""The interfaces that an executor uses: a learner, and a listener to the run's progress."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,20 +21,20 @@ class Learns(Protocol):
 
 
 class Listener(Protocol):
-    """Who wants to know how a run goes."""
+    """Receives a run's progress and its events."""
 
     def progress(self, row: Mapping[str, Any], executor: "Executor") -> None: ...
 
     def waiting(self, executor: "Executor") -> None: ...
 
     def updated(self, metrics: Mapping[str, float], executor: "Executor") -> None:
-        """The weights have a new version."""
+        """Called when the weights have a new version."""
 
     def fault(self, report: FaultReport, executor: "Executor") -> None:
-        """Something failed, and has been counted."""
+        """Called when something has failed, and has been counted."""
 
     def lost(self, lost: WorkerLost, text: str) -> None:
-        """A worker is gone, and nobody did anything wrong."""
+        """Called when a worker is gone without a fault of anybody's."""
 
     def tested(self, result: Evaluation, executor: "Executor") -> None: ...
 

@@ -1,4 +1,4 @@
-"""One process of a worker daemon: plays whatever the broker brings."""
+"""One process of a worker daemon, which plays for runs at the broker."""
 
 import argparse
 import mmap

@@ -1,4 +1,4 @@
-"""What a run counts."""
+"""The counts of a run."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass
 class Progress:
-    """All that a run counts. Saved with every checkpoint and taken up by a resume."""
+    """All counts of a run. Saved with every checkpoint and taken up by a resume."""
 
     steps: int = 0
     episodes: int = 0

@@ -22,14 +22,14 @@ END_GRACE = 1.0
 
 
 def work(channel: WorkerChannel, collector: Collector) -> None:
-    """Until the executor says that the run is over."""
+    """Play orders until the executor says that the run is over."""
     while (order := channel.next_order()) is not None:
         run_order(order, channel, collector)
     collector.close()
 
 
 def main(arguments: list[str]) -> None:
-    """The whole life of a worker process; its arguments are the executor's id and inherited descriptors."""
+    """Run a worker process from start to end; `arguments` are the executor's id and inherited descriptors."""
     parent, socket_fd, progress_fd, board_fd, *rollout_fds = map(int, arguments)
     die_with_parent(parent)
     os.nice(NICENESS)

@@ -20,7 +20,7 @@ from manyhands.runs.scores import Scores
 from manyhands.runs.store import Run
 
 JUDGED_SEED = 1_000_000
-"""Of the episodes that judge an agent, unless another is asked for; far from those of training."""
+"""The seed of the episodes that judge an agent, unless another is asked for; far from those of training."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Agent:
         return worth if batch else worth[0]
 
     def _rows(self, obs: Any) -> tuple[Array, bool]:
-        """Observations as they are stored, [N, ...], and whether it was a batch."""
+        """Return observations as they are stored, [N, ...], and whether it was a batch."""
         one_list = isinstance(self.space, spaces.Box) and isinstance(obs, list | tuple)
         if one_list and _shape(obs) == self.space.shape:
             obs = np.asarray(obs, self.space.dtype)
@@ -81,7 +81,7 @@ class Agent:
 
 
 def _shape(obs: Any) -> tuple[int, ...]:
-    """The shape of nested lists; () where they have none."""
+    """Return the shape of nested lists; () where they have none."""
     try:
         return np.shape(obs)
     except ValueError:  # their items differ in length
@@ -98,7 +98,7 @@ def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None =
 
 
 def from_checkpoint(checkpoint: Checkpoint, env: envs.Env, name: str) -> Agent:
-    """An agent for `env`, which is called `name` and must have the spaces that it was trained with."""
+    """Return an agent for `env`, which is called `name` and must have the spaces of its training."""
     found = describe(env)
     if found.obs.shape != checkpoint.spec.input_shape or not checkpoint.action.fits(found.action):
         raise EnvError(f"{name} has other spaces now than when the agent was trained")
@@ -136,7 +136,7 @@ def judge(
 
 
 def goal(run: Run, callable_env: envs.MakeEnv | None = None) -> float | None:
-    """The mean return at which the run's environment counts as solved, where there is one."""
+    """Return the mean return at which the run's environment counts as solved, where there is one."""
     config = run.config()
     if config.run.solved_at is not None:
         return config.run.solved_at

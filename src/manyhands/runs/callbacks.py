@@ -1,4 +1,4 @@
-"""What a user's own code is told while a run goes, and what it may do about it.
+"""Callbacks of a user's own code, which are told what happens in a run, and may stop it.
 
 A callback is anything that can be called with a `RunEvent`. It runs between two updates, in the process
 that learns: the time it takes is added to the run's. One that raises ends the run, which is saved and marked

@@ -24,7 +24,7 @@ MESSAGE = "message"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An agent; and, when made for resuming, all that its training goes on from."""
+    """An agent; and, when made for resuming, the whole state that its training goes on from."""
 
     spec: NetSpec
     action: ActionSpec
@@ -65,7 +65,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def write_atomically(path: Path, raw: bytes) -> None:
-    """All of it or nothing, even when the machine stops or the disk is full in between."""
+    """Write all of a file or nothing, even when the machine stops or the disk is full in between."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:

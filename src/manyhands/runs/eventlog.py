@@ -1,4 +1,4 @@
-"""What happens in a run, as it happens: `events.jsonl`, a row for each event.
+"""The events of a run, written as they happen: `events.jsonl`, a row for each event.
 
 Kinds: start (with all settings), test, checkpoint, fault (an environment failed), worker_lost, notice, error
 (a callback failed), end. Every row has a `time` and a `kind`, and the `steps` made by then where they are
@@ -19,7 +19,7 @@ NAME, OLDER = "events.jsonl", "events.older.jsonl"
 LARGEST_FILE = 8_000_000
 """Bytes, after which a file makes way for a new one. The one before it is kept, and no other."""
 LONGEST_LINE, MOST_LINES = 2000, 100
-"""Of a text, such as a traceback: characters and lines that are kept."""
+"""Most characters of a line, and most lines, that are kept of a text such as a traceback."""
 SAVES_INTERVAL = 5.0
 """Seconds between two rows that tell of the checkpoint for a resume, which is written again and again."""
 

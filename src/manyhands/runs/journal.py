@@ -1,4 +1,4 @@
-"""What a learner remembers, beside its checkpoints: files that are written once and dropped when forgotten.
+"""The journal of what a learner remembers beside its checkpoints: files written once, and later dropped.
 
 A replay memory is too large to be saved again and again, but what is new in it is not.
 """
@@ -22,7 +22,7 @@ DIGITS = 9
 
 
 class Journal:
-    """Pieces of memory in a directory, numbered in the order in which they were made."""
+    """Chunks of replay memory in a directory, numbered in the order in which they were made."""
 
     def __init__(self, directory: Path, layout: Layout, schema: str) -> None:
         self.directory, self.schema = directory, schema
@@ -38,14 +38,14 @@ class Journal:
         write_atomically(self._path(piece.number), b"".join(LENGTH.pack(len(m)) + m for m in messages))
 
     def forget(self, needed: Array) -> None:
-        """Drops pieces that lie before the rows [lanes] that are `needed`. Only once a checkpoint agrees."""
+        """Drop chunks that lie before the rows [lanes] that are `needed`. Only once a checkpoint agrees."""
         for path, following in pairwise(self._paths()):
             if not (self._read(following).marks <= needed).all():
                 break
             path.unlink()
 
     def read(self, until: int) -> Iterator[ReplayChunk]:
-        """All pieces before number `until`; later ones were written after the checkpoint and are dropped."""
+        """Yield all chunks before number `until`; later ones, written after the checkpoint, are dropped."""
         for path in self._paths():
             if int(path.stem) >= until:
                 path.unlink()

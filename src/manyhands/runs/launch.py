@@ -1,4 +1,4 @@
-"""The one way into a run, from a shell and from Python: from what was asked for to settings that train."""
+"""The one entry point of a run, from a shell and from Python: turns what was asked for into settings."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -151,7 +151,7 @@ def _configure(
     barrier: bool | None,
     recipes: str | Path | None,
 ) -> Config:
-    """The settings of a new run; `run` are those that have an argument of their own."""
+    """Return the settings of a new run; `run` are those that have an argument of their own."""
     file = None if config is None else Path(config)
     env = env or environment(file)
     if env is None:
@@ -176,7 +176,7 @@ def _async_mode(mode: str | None) -> str:
 
 
 def _name_at_broker(run: str | Path) -> str:
-    """The name of a run of this machine, given by name or path, or a name as its executor shows it."""
+    """Return the name of a run of this machine, by name or path, or a name as its executor shows it."""
     try:
         return broker_name(store.find(run).path)
     except UsageError:

@@ -1,4 +1,4 @@
-"""What learns in a run: an algorithm's learner, loaded late, and others who have a say in its weights."""
+"""The learner of a run: an algorithm's, loaded late, and the exchange of its weights with others."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -15,7 +15,7 @@ from manyhands.runs.plan import Plan
 from manyhands.runs.warm_start import Start
 
 Measure = Callable[[Weights], dict[str, float]]
-"""Measures every new version of the weights by means of its own."""
+"""Measures every new version of the weights, in a way of its own."""
 
 
 class LazyLearner:
@@ -51,21 +51,21 @@ class LazyLearner:
 
 
 class Exchange(Protocol):
-    """Who else has a say in the weights."""
+    """An exchange of the weights with others, between updates."""
 
     def after(self, learner: LazyLearner, trajectories: list[Trajectory]) -> None:
         """Called after every update; may replace the learner's weights."""
 
     @property
     def horizon(self) -> Horizon:
-        """Where the run ends."""
+        """The end of the run."""
 
     def bind(self, stop: Callable[[], None], said: Callable[[str], None]) -> None:
-        """Told before the first update how to end the run, and how to say something."""
+        """Called before the first update, with what ends the run and what reports a text."""
 
 
 class Exchanging:
-    """A learner whose every update somebody else hears of."""
+    """A learner whose weights are exchanged with others after an update."""
 
     def __init__(self, learner: LazyLearner, exchange: Exchange) -> None:
         self.learner, self.exchange = learner, exchange
@@ -89,7 +89,7 @@ def open_learner(
     measure: Measure | None = None,
     start: Start | None = None,
 ) -> LazyLearner:
-    """What learns in a run; `memory` is what cores share that learn by themselves.
+    """Return the learner of a run; `memory` is what cores share that learn by themselves.
 
     `start` is another run's agent that a new one begins with.
     """

@@ -1,4 +1,4 @@
-"""Who hears how a run goes: files, loggers, callbacks and the screen."""
+"""The listeners to a run: files, loggers, callbacks and the screen."""
 
 import sys
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from manyhands.runs.view import View
 
 
 class Listeners:
-    """Passes on what an executor tells, to the run's files, its loggers, its callbacks and the screen."""
+    """Passes an executor's events on to the run's files, its loggers, its callbacks and the screen."""
 
     def __init__(self, log: MetricsLog, events: EventLog, callbacks: Callbacks, view: View) -> None:
         self.log, self.events, self.callbacks, self.view = log, events, callbacks, view
@@ -67,7 +67,7 @@ class Listeners:
         self.view.tested(result, executor)
 
     def saved(self, which: str) -> None:
-        """A checkpoint has been written."""
+        """Pass on that a checkpoint has been written."""
         if self.executor is not None:
             facts = {"steps": self.executor.counts.steps, "version": self.executor.weights.version}
             self.events.checkpoint(which, LAST, **facts)
@@ -86,7 +86,7 @@ class Listeners:
         self._call("fault", fault=report)
 
     def lost(self, lost: WorkerLost, text: str) -> None:
-        """A worker is gone, and nobody did anything wrong."""
+        """Pass on that a worker is gone without a fault of anybody's."""
         self._event("worker_lost", worker=lost.worker, text=text, fault=False)
         self._show(text)
 

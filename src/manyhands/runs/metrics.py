@@ -1,4 +1,4 @@
-"""What a run tells while it runs: rows in metrics.jsonl, and the same numbers for its loggers."""
+"""The numbers of a run while it goes: rows in metrics.jsonl, and the same numbers for its loggers."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -16,7 +16,7 @@ class MetricsLog:
     """Appends rows; each is on disk when `write` returns."""
 
     def __init__(self, run: Run, from_step: int, loggers: Loggers | None = None) -> None:
-        """Going on from a checkpoint, rows after its step are taken away: they will come again."""
+        """Going on from a checkpoint, rows after its step are removed: they will come again."""
         if run.metrics_path.exists():
             kept = [row for row in run.rows() if row["steps"] <= from_step]
             write_atomically(run.metrics_path, "".join(json.dumps(row) + "\n" for row in kept).encode())
@@ -24,7 +24,7 @@ class MetricsLog:
         self.loggers = loggers
 
     def write(self, row: Row, own: Collection[str] = ()) -> None:
-        """`own` are the columns that a callback has logged."""
+        """Append a row; `own` are the columns that a callback has logged."""
         try:
             self.file.write(json.dumps(row) + "\n")
         except OSError as error:

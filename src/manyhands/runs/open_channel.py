@@ -1,4 +1,4 @@
-"""Which channel a run gets: a broker's workers, a Ray cluster, a package's own, worker processes, or none."""
+"""Opens a run's channel: a broker's workers, a Ray cluster, a package's own, worker processes, or none."""
 
 import hashlib
 import socket
@@ -12,10 +12,10 @@ from manyhands.runs.plan import Plan
 from manyhands.system.machine import usable_cores
 
 CHANNEL_VARIABLE = "MANYHANDS_CHANNEL"
-"""Where a broker's address may be given, too: unlike arguments, not everyone can read it."""
+"""The environment variable that may hold a broker's address: unlike arguments, not everyone can read it."""
 
 LONGEST_RUN_NAME = 180
-"""Bytes; at a broker, queues are called by it."""
+"""Most bytes of a run's name; at a broker, queues are called by it."""
 
 
 OpenChannel = Callable[[Plan, str, Path], ExecutorChannel]
@@ -23,7 +23,7 @@ OpenChannel = Callable[[Plan, str, Path], ExecutorChannel]
 
 
 def open_channel(plan: Plan, url: str | None, path: Path) -> ExecutorChannel:
-    """The channel that a URL names by its scheme; without one worker processes, or none."""
+    """Open the channel that a URL names by its scheme; without a URL worker processes, or none."""
     if url is not None:
         return _opener(url)(plan, url, path)
     config, workers = plan.config, _workers(plan)
@@ -71,19 +71,19 @@ def _opener(url: str) -> OpenChannel:
 
 
 def _own() -> dict[str, OpenChannel]:
-    """The built-in channels that have a URL, by its scheme."""
+    """Return the built-in channels that have a URL, by its scheme."""
     return {"amqp": _open_broker, "amqps": _open_broker, "ray": _open_ray}
 
 
 def _workers(plan: Plan) -> int:
-    """Worker processes; more of them than shards would have nothing to do."""
+    """Return the number of worker processes; more of them than shards would have nothing to do."""
     config = plan.config
     workers = config.run.workers if config.run.workers >= 0 else usable_cores()
     return min(workers, config.collect.shards)
 
 
 def broker_name(path: Path) -> str:
-    """A run's name at a broker: the same when it is resumed, and no other run's."""
+    """Return a run's name at a broker: the same when it is resumed, and no other run's."""
     if len(path.name.encode()) > LONGEST_RUN_NAME:
         raise UsageError(
             f"a run over a broker has a name of at most {LONGEST_RUN_NAME} bytes, and {path.name!r:.60} has "

@@ -1,4 +1,4 @@
-"""What a run will be, from its settings and its environment, checked before anything starts."""
+"""Plans a run from its settings and its environment, and checks it before anything starts."""
 
 from dataclasses import dataclass, replace
 
@@ -17,9 +17,9 @@ from manyhands.hogwild.cores import SharedMemory
 from manyhands.system.memory import free_memory
 
 COPIES_OF_WEIGHTS = 8
-"""Of a network in memory: weights, gradients, an optimizer's two, and the versions that are kept."""
+"""Copies of a network in memory: weights, gradients, an optimizer's two, and the versions that are kept."""
 COPIES_OF_BATCHES = 3
-"""Of a batch in memory: one is learned from, the next is made, and the learner joins their parts."""
+"""Copies of a batch in memory: one is learned from, the next is made, and the learner joins their parts."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Plan:
 
 
 def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: bool = True) -> Plan:
-    """A run that `learns_here` must find room in this machine's memory; a parent's children are elsewhere.
+    """Plan a run. With `learns_here` it must fit in this machine's memory; a parent's children are elsewhere.
 
     Whoever holds the network all the same calls `check_network`.
     """

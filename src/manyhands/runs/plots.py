@@ -26,21 +26,21 @@ Floats = NDArray[np.float64]
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of `width` x `height` inches, without pyplot and its global state."""
+    """Return a figure of `width` x `height` inches, without pyplot and its global state."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
 
 def tidy(axes: Axes) -> None:
-    """A light grid behind the lines and no box around them."""
+    """Draw a light grid behind the lines and no box around them."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color="#e4e6ea", linewidth=0.8)
     axes.set_axisbelow(True)
 
 
 def save_png(figure: Figure, out: Path) -> None:
-    """All of the picture or none of it."""
+    """Save all of the picture or none of it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def save_png(figure: Figure, out: Path) -> None:
 
 
 def learning_curve(run: Run, out: Path, goal: float | None = None) -> None:
-    """Returns, speed and the booked time over environment steps, as a PNG of 1,200 pixels across."""
+    """Draw returns, speed and the booked time over environment steps, as a PNG of 1,200 pixels across."""
     rows = run.rows()
     progress = [row for row in rows if "version" in row]
     tests = [row for row in rows if "test_mean" in row]
@@ -121,7 +121,7 @@ def _draw_speed(axes: Axes, progress: list[Row]) -> None:
 
 
 def speed_over(steps: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """Steps and the steps/s around them, each over a part of the run long enough to mean something."""
+    """Return steps and the steps/s around them, each over a part of the run long enough to mean something."""
     if len(steps) < 2:
         return np.zeros(0), np.zeros(0)
     shortest = max(1.0, (seconds[-1] - seconds[0]) / SPEED_PARTS)
@@ -137,7 +137,7 @@ def speed_over(steps: Floats, seconds: Floats) -> tuple[Floats, Floats]:
 
 
 def _draw_booked(axes: Axes, rows: list[Row], inline: bool) -> None:
-    """The executor's seconds, stacked; workers collect beside it, so theirs are a line."""
+    """Draw the executor's seconds, stacked; workers collect beside it, so theirs are a line."""
     steps, whole = _columns(rows, "steps", "seconds")
     shares = {"learning": BLUE, "broadcasting": GREEN, "testing": ORANGE, "waiting": GREY}
     if inline:

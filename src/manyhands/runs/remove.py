@@ -10,7 +10,7 @@ from manyhands.runs.store import Run
 
 
 def removable(name_or_path: str) -> Run:
-    """The run that is to go, which must be one and not in use."""
+    """Return the run that is to go, which must be one and not in use."""
     run = store.find(name_or_path)
     _check_is_run(run)
     for inner in _runs_in(run):
@@ -20,7 +20,7 @@ def removable(name_or_path: str) -> Run:
 
 
 def size(run: Run) -> int:
-    """Bytes on disk."""
+    """Return the bytes that a run takes on disk."""
     return sum(path.lstat().st_size for path in run.path.rglob("*") if not path.is_dir())
 
 
@@ -48,5 +48,5 @@ def _check_is_run(run: Run) -> None:
 
 
 def _runs_in(run: Run) -> list[Run]:
-    """Itself, and those of other executors in it."""
+    """Return the run itself, and those of other executors in it."""
     return [Run(file.parent) for file in run.path.rglob("config.yaml")]

@@ -1,4 +1,4 @@
-"""What the benchmarks share: who measured, how the program is called, and how a result is kept."""
+"""The parts that benchmarks share: what machine measured, how the program is called, how a result is kept."""
 
 import argparse
 import json
@@ -112,7 +112,7 @@ def machine() -> dict[str, str]:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -137,17 +137,17 @@ def versions() -> dict[str, str]:
 
 
 def manyhands(*arguments: object) -> list[str]:
-    """The real command line, in a process of its own."""
+    """Return the words that run the real command line in a process of its own."""
     return [sys.executable, "-m", "manyhands.cli", *map(str, arguments)]
 
 
 def settings(values: Mapping[str, object]) -> list[str]:
-    """`--set section.name=value` for each."""
+    """Return `--set section.name=value` for each value."""
     return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
 
 
 def run_json(command: Sequence[str], timeout: float) -> dict[str, Any]:
-    """The JSON object that a command prints last; a command that fails is reported with its last words."""
+    """Return the JSON object that a command prints last; the error of one that fails has its last words."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
@@ -159,7 +159,7 @@ def run_json(command: Sequence[str], timeout: float) -> dict[str, Any]:
 
 
 def trained(words: Sequence[object], path: Path, timeout: float) -> Run:
-    """The run that a `manyhands` command makes in `path`."""
+    """Return the run that a `manyhands` command makes in `path`."""
     command = manyhands(*words, "--dir", path, "--quiet")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
@@ -171,7 +171,7 @@ def trained(words: Sequence[object], path: Path, timeout: float) -> Run:
 
 
 def at_least_one(text: str) -> int:
-    """For argparse: how often something is done."""
+    """Return how often something is done, which must be at least once; for argparse."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")

@@ -1,4 +1,4 @@
-"""What is saved while a run goes: its checkpoints, its state, what its workers have done."""
+"""Saves a run while it goes: its checkpoints, its state, and what its workers have done."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an agent is worth: the returns of whole episodes, and what can be said of their mean."""
+"""The scores of an agent: the returns of whole episodes, and what can be said of their mean."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ RESAMPLES = 2000
 """Samples of a bootstrap."""
 CONFIDENCE = 0.95
 CUT = 0.25
-"""Of the episodes at either end, what an interquartile mean leaves out."""
+"""The share of the episodes at either end that an interquartile mean leaves out."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Scores(Evaluation):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Between which numbers the true mean lies, with a confidence of 95 %: a bootstrap over the episodes.
+        """The bounds of the true mean, with a confidence of 95 %: a bootstrap over the episodes.
 
         The same returns always give the same interval.
         """

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from manyhands.runs.scores import Scores
 
 HOME = Path("runs")
-"""Runs lie here, below the working directory, unless told otherwise."""
+"""The directory of runs, below the working directory, unless told otherwise."""
 LAST, BEST = "last", "best"
 AVERAGING = "averaging.yaml"
-"""How a parent averages; a run that has this file is a parent's."""
+"""The file that says how a parent averages; a run that has it is a parent's."""
 WORKERS = "workers.json"
-"""What every worker has done; `Run.workers` says what its columns are."""
+"""The file with what every worker has done; `Run.workers` says what its columns are."""
 LISTEN = "listen.yaml"
-"""Where it listens and whom it lets in."""
+"""The file that says where a parent listens and whom it lets in."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Run:
                 fcntl.flock(file, fcntl.LOCK_UN)  # not by closing: a process that was forked holds it, too
 
     def in_use(self) -> bool:
-        """Whether a process is training in it now."""
+        """Return whether a process is training in it now."""
         try:
             with (self.path / ".lock").open("a") as file:
                 return not try_lock(file)
@@ -213,7 +213,7 @@ class Run:
             return False
 
     def save_worker_stats(self, stats: dict[str, Any]) -> None:
-        """What the workers have done so far, written while the run goes."""
+        """Save what the workers have done so far, written while the run goes."""
         if stats:
             text = json.dumps(stats, indent=2) + "\n"
             checkpoint.write_atomically(self.path / WORKERS, text.encode())
@@ -229,7 +229,7 @@ class Run:
         return stats if isinstance(stats, dict) else {}
 
     def discard(self) -> None:
-        """A run that never started leaves nothing behind."""
+        """Remove a run that never started, so that it leaves nothing behind."""
         shutil.rmtree(self.path)
 
     def save_config(self, config: Config) -> None:
@@ -238,12 +238,12 @@ class Run:
 
 
 def _few(names: list[str]) -> str:
-    """All of a few names, or the first and the last ones."""
+    """Return all of a few names, or the first and the last ones."""
     return ", ".join(names if len(names) <= 6 else [*names[:3], "...", *names[-3:]])
 
 
 def choose_path(name: str | None, directory: Path | None) -> Path | None:
-    """Where a new run will lie; None leaves the name to `create`. Refuses a path that is taken."""
+    """Return where a new run will lie; None leaves the name to `create`. Refuses a path that is taken."""
     if name is not None and directory is not None:
         raise UsageError("give --name (a run under runs/) or --dir (any path), not both")
     if name is not None and (not name or "/" in name or name.startswith(".")):
@@ -255,7 +255,7 @@ def choose_path(name: str | None, directory: Path | None) -> Path | None:
 
 
 def create(path: Path | None, config: Config) -> Run:
-    """Makes the directory. Without a path it counts up to a free name, even beside runs that start now."""
+    """Make the directory. Without a path it counts up to a free name, even beside runs that start now."""
     if path is None:
         stem = re.sub("[/:]", "-", f"{config.env.id}-{config.run.algo}")
         HOME.mkdir(exist_ok=True)
@@ -274,7 +274,7 @@ def create(path: Path | None, config: Config) -> Run:
 
 
 def find(name_or_path: str | Path) -> Run:
-    """A run by path, or by its name under runs/."""
+    """Return a run by path, or by its name under runs/."""
     given = Path(name_or_path)
     for path in (given, HOME / given):
         if (path / "config.yaml").is_file():

@@ -38,9 +38,9 @@ from manyhands.system.signals import stop_signals, uninterrupted
 from manyhands.system.threads import share_cores
 
 Measures = Callable[[Plan, Run, int], Measure | None]
-"""Makes what measures the weights of a run, from this version on."""
+"""Makes the measure of a run's weights, from this version on."""
 EXECUTOR_GRACE = 10.0
-"""Seconds that another executor has to leave."""
+"""Seconds that another executor has to end by itself."""
 JOINER = """
 import sys
 from manyhands.cli.main import main
@@ -48,12 +48,12 @@ from manyhands.system.processes import die_with_parent
 die_with_parent(int(sys.argv.pop(1)))
 main()
 """
-"""The command line, in a process that does not outlive whoever started it."""
+"""A script that runs the command line in a process that does not outlive whoever started it."""
 
 
 @dataclass(frozen=True)
 class Watchers:
-    """Who is told how a run goes."""
+    """The receivers of a run's progress."""
 
     view: View
     loggers: Loggers
@@ -136,14 +136,14 @@ def train(
 
 
 def _own_code(config: Config) -> list[str]:
-    """The names of the user's own code that a run needs, as `--allow` takes them."""
+    """Return the names of the user's own code that a run needs, as `--allow` takes them."""
     algo = [] if config.run.algo in algorithms.BUILT_IN else [config.run.algo]
     return envs.imported_names(config.env) + algo
 
 
 @contextmanager
 def _another_executor(channel: str, path: Path, allowed: Sequence[str]) -> Iterator[None]:
-    """A second process that joins the run; it leaves when the run is over, and dies with this one."""
+    """Start a second process that joins the run; it leaves when the run is over, and dies with this one."""
     places = (path / f"executor-{number}" for number in count(2))
     place = next(place for place in places if not place.exists())
     place.mkdir()  # so that the next one takes another
@@ -172,7 +172,7 @@ def join(
     callbacks: Sequence[Callback] = (),
     log: Log = None,
 ) -> Run:
-    """Another executor for a run over a broker: shares its data, has an agent and a directory of its own.
+    """Run another executor for a run over a broker: it shares its data, and has its own agent and directory.
 
     The run's settings come over the network, so code that they name must be `allowed` here.
     """
@@ -206,7 +206,7 @@ def join(
 
 
 def _last_checkpoint(resume: Run | None, plan: Plan) -> Checkpoint | None:
-    """What to go on from; None for a new run, and for one that ended before its first checkpoint."""
+    """Return what to go on from; None for a new run, and for one that ended before its first checkpoint."""
     if resume is None or not resume.checkpoint_path(store.LAST).exists():
         return None
     found = resume.checkpoint(store.LAST)

@@ -1,4 +1,4 @@
-"""What is being played but not learned yet, while a rollout lasts."""
+"""Counts what is being played but not learned yet, while a rollout lasts."""
 
 import time
 from typing import TYPE_CHECKING
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from manyhands.roles.executor import Executor
 
 SLOW = 2.0
-"""Seconds without an update after which this is shown."""
+"""Seconds without an update after which these steps are shown."""
 
 
 class UnderWay:
-    """What the workers of this machine have played since the last update, as their heartbeats tell.
+    """The steps that workers of this machine have played since the last update, by their heartbeats.
 
     Of channels to other machines nothing is known. Read whenever it is drawn, and shown only while an update
     takes long: a rollout of a slow environment may take minutes, in which no step is counted yet.
@@ -36,7 +36,7 @@ class UnderWay:
             self.steps, self.before, self.since = executor.counts.steps, self._beats(), time.monotonic()
 
     def text(self) -> str:
-        """Nothing, or about how many steps; making and resetting an environment count as one, too."""
+        """Return about how many steps, or nothing; making and resetting an environment count as one, too."""
         played = self._beats() - self.before
         if played <= 0 or self._testing() or time.monotonic() - self.since < SLOW:
             return ""

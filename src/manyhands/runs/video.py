@@ -25,13 +25,13 @@ from manyhands.runs.store import Run
 MAX_FRAMES = 3_000
 """Steps of one episode that are filmed; one that has not ended by then is cut."""
 DEFAULT_FPS = 30.0
-"""For environments that do not say how fast they want to be seen."""
+"""Frames per second for environments that do not say how fast they want to be seen."""
 GIF_FPS = 20.0
 GIF_SIDE = 400
-"""A GIF stores every picture nearly whole, so it gets fewer and smaller ones than an mp4."""
+"""Most pixels of a side of a GIF, which stores every picture nearly whole, unlike an mp4."""
 GIF_COLOURS = 128
 SMALLEST_SIDE = 160
-"""Pixels; smaller pictures are enlarged."""
+"""Pixels of a side up to which smaller pictures are enlarged by a whole number."""
 
 Frame = NDArray[np.uint8]
 Write = Callable[[Frame], None]
@@ -133,7 +133,7 @@ def _frame(env: envs.Env, name: str) -> Frame:
 
 
 def _without_display() -> str:
-    """What to try where MuJoCo finds no display to draw on."""
+    """Say what to try where MuJoCo finds no display to draw on."""
     if _has_display() or "mujoco" not in sys.modules or os.environ.get("MUJOCO_GL"):
         return ""
     return "; there is no display here: set MUJOCO_GL=egl, or without a graphics card MUJOCO_GL=osmesa"
@@ -141,7 +141,7 @@ def _without_display() -> str:
 
 @contextmanager
 def _film(out: Path, fps: float) -> Iterator[Write]:
-    """Takes frames; the film has its name once it is whole, and there is nothing when something fails."""
+    """Open a film for frames; it has its name once it is whole, and is gone when something fails."""
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.stem}.{os.getpid()}{out.suffix}")
     kind = _mp4 if out.suffix.lower() == ".mp4" else _gif
@@ -168,7 +168,7 @@ def _mp4(path: Path, fps: float) -> Iterator[Write]:
 
 
 def _even(frame: Frame) -> Frame:
-    """Both sides even, as H.264's colours want it; an odd edge is repeated."""
+    """Make both sides even, as H.264's colours want it; an odd edge is repeated."""
     height, width, _ = frame.shape
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 

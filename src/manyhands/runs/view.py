@@ -1,4 +1,4 @@
-"""What a person sees while a run goes: a live panel on a terminal, plain lines elsewhere."""
+"""The display of a run while it goes: a live panel on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -159,14 +159,14 @@ class View:
         return self.framed(parts, title, "Ctrl-C stops and saves")
 
     def amount(self, executor: "Executor") -> str:
-        """How much was trained, in words."""
+        """Return how much was trained, in words."""
         return f"{executor.counts.steps:,} steps"
 
     def counted(self, executor: "Executor", speed: float) -> list[tuple[str, str]]:
         return counted(executor, speed)
 
     def grid(self, pairs: Sequence[tuple[str, str]]) -> Table:
-        """Names and values, as many in a row as there is room for."""
+        """Return names and values, as many in a row as there is room for."""
         in_row = 4 if self.console.width >= WIDE else 2
         table = Table.grid(padding=(0, 1))
         for _ in range(in_row):
@@ -208,19 +208,19 @@ class View:
         sys.stdout.flush()
 
     def next_step(self, run: Run, config: Config) -> str:
-        """What to type next."""
+        """Return what to type next."""
         if _of_script(config):
             return f"manyhands.load({str(run.path)!r}, env=...) in Python, with the same callable"
         return f"{program()} eval {run.path}"
 
     def resuming(self, run: Run, config: Config) -> str:
-        """What to type to go on with it."""
+        """Return what to type to go on with the run."""
         if _of_script(config):
             return f"manyhands.train(..., resume={str(run.path)!r}) in Python, with the same callable"
         return f"{program()} train --resume {run.path}"
 
     def _why_not(self, best: float | None) -> str:
-        """What the best test was; one that passed its goal was not far enough above it, or not confirmed."""
+        """Say what the best test was; one above its goal was not far enough above it, or not confirmed."""
         assert self.solved_at is not None
         goal = f"goal {self.solved_at:g}"
         if best is None or best < self.solved_at:
@@ -232,19 +232,19 @@ class View:
 
 
 def _of_script(config: Config) -> bool:
-    """Whether its environment is a callable that no command line can name: a script's own, or nameless."""
+    """Return whether the environment is a callable that no command line can name: a script's, or nameless."""
     return "<" in config.env.id or config.env.id.startswith("__main__:")
 
 
 def bar(executor: "Executor") -> ProgressBar:
-    """How much of what it may take has been used; all of it, in green, once it is solved."""
+    """Return the progress bar: the share used of what a run may take; full and green once it is solved."""
     if executor.counts.solved and executor.config.run.until == "solved":
         return ProgressBar(total=1.0, completed=1.0, finished_style="green")
     return ProgressBar(total=1.0, completed=executor.share, complete_style="cyan", finished_style="cyan")
 
 
 def _worker_table(statuses: Sequence[WorkerStatus], version: int) -> Table:
-    """Workers on other machines, each with its processes together."""
+    """Return a table of workers on other machines, each with its processes together."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("worker", "host"):
         table.add_column(title)
@@ -270,7 +270,7 @@ def _worker_table(statuses: Sequence[WorkerStatus], version: int) -> Table:
 
 
 def counted(executor: "Executor", speed: float) -> list[tuple[str, str]]:
-    """What there is to say of any training, with its names."""
+    """Return what there is to say of any training, with its names."""
     counts = executor.counts
     return [
         ("steps", f"{counts.steps:,}"),

@@ -1,4 +1,4 @@
-"""Beginning a run with another run's agent: its weights, and the input statistics that belong to them."""
+"""The start of a run with another run's agent: its weights, and the input statistics that belong to them."""
 
 import json
 from dataclasses import dataclass, fields, replace
@@ -19,14 +19,14 @@ from manyhands.runs.plan import Plan
 from manyhands.runs.store import Run
 
 Moments = tuple[float, Array, Array]
-"""How many observations there were, their mean, and the sum of their squared deviations."""
+"""The number of observations, their mean, and the sum of their squared deviations."""
 EPSILON = 1e-6
-"""Added to a variance before its root is taken; see `TorchNet.set_input_moments`."""
+"""The number added to a variance before its root is taken; see `TorchNet.set_input_moments`."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a new run begins with instead of random weights."""
+    """The state that a new run begins with instead of random weights."""
 
     weights: Weights
     moments: Moments | None = None  # of the observations, where the network is normalised
@@ -38,7 +38,7 @@ class Start:
 
 
 def warm_start(text: str, plan: Plan) -> Start:
-    """The agent of `RUN` or `RUN:which`, for a run whose network is the same; its version is 0 again."""
+    """Return the agent of `RUN` or `RUN:which`, for a run with the same network; its version is 0 again."""
     run, which = _find(text)
     source = run.checkpoint(which)
     _check_same(run, source, plan)
@@ -47,7 +47,7 @@ def warm_start(text: str, plan: Plan) -> Start:
 
 
 def _find(text: str) -> tuple[Run, str | None]:
-    """A run by name or path, and perhaps which of its checkpoints: its name may hold a colon, too."""
+    """Return a run by name or path, and perhaps which of its checkpoints: its name may hold a colon, too."""
     try:
         return store.find(text), None
     except UsageError:
@@ -58,7 +58,7 @@ def _find(text: str) -> tuple[Run, str | None]:
 
 
 def _moments(run: Run, source: Checkpoint) -> Moments | None:
-    """Mean and deviation are in the weights; how many observations made them, in the last checkpoint."""
+    """Return the mean and deviation, which are in the weights, and their count, from the last checkpoint."""
     if not source.spec.normalise:
         return None
     found = {
@@ -88,7 +88,7 @@ def _check_same(run: Run, source: Checkpoint, plan: Plan) -> None:
 
 
 def describe(spec: NetSpec, action: ActionSpec) -> str:
-    """All that two networks must have alike, so that the numbers of one mean the same in the other."""
+    """Describe what two networks must have alike, so that the numbers of one mean the same in the other."""
     parts = [f"{head.name} {_layers(head.hidden, head.size)}" for head in spec.heads]
     if spec.trunk:
         parts.insert(0, f"trunk {_layers(spec.trunk)}")
@@ -108,7 +108,7 @@ def _layers(layers: tuple[Dense | Conv, ...], *sizes: int) -> str:
 
 
 def _try(run: Run, source: Checkpoint, plan: Plan) -> str:
-    """The settings of the network that differ, as they are typed, where they are all that differs."""
+    """Return the network settings that differ, as they are typed, where they are all that differs."""
 
     def outputs(spec: NetSpec) -> list[tuple[str, int]]:
         return [(head.name, head.size) for head in spec.heads]

@@ -34,7 +34,7 @@ def run_and_end(run: Callable[[], None], grace: float = GRACE) -> NoReturn:
 
 
 def _ignore_ctrl_c() -> None:
-    """All is saved, and the process ends by itself in time; one more Ctrl-C would only end it noisily."""
+    """Ignore Ctrl-C: all is saved, and the process ends by itself in time; one more would end it noisily."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""A process that an environment forks must never come back into our code and train beside us."""
+"""Keeps a process that an environment forks from coming back into our code and training beside us."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 @cache
 def keep_children_out() -> None:
-    """From now on a forked child may do what it likes, but ends where it would return into this package.
+    """Let a forked child do what it likes from now on, but end where it would return into this package.
 
     Else it would go on playing with what it shares with its parent: sockets, memory, the run's directory.
     """
@@ -34,5 +34,5 @@ def _end_on_return() -> None:
 
 
 def _end(frame: FrameType, event: str, argument: Any) -> None:
-    """At the first line, exception or return; without flushing what the parent has not yet written."""
+    """End at the first line, exception or return, without flushing what the parent has not yet written."""
     os._exit(0)

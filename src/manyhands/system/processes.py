@@ -1,4 +1,4 @@
-"""How processes of ours are started and described."""
+"""Starts and describes processes of ours."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ CRASHES = (
 
 
 def player_environment() -> dict[str, str]:
-    """For a process that plays: our modules, and one BLAS thread.
+    """Return the environment variables of a process that plays: our modules, and one BLAS thread.
 
     Small products gain nothing from more, and their bits must not vary.
     """
@@ -36,7 +36,7 @@ def describe_exit(code: int) -> str:
 
 
 def die_with_parent(parent: int) -> None:
-    """Linux ends this process when the executor dies, even by kill -9 and even inside a hung step."""
+    """Let Linux end this process when the executor dies, even by kill -9 and even inside a hung step."""
     if sys.platform != "linux":
         return
     set_parent_death_signal = 1

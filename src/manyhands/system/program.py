@@ -9,7 +9,7 @@ NAME = "manyhands"
 
 
 def program() -> str:
-    """`manyhands`, or a path where the shell would not find that one."""
+    """Return `manyhands`, or a path where the shell would not find that one."""
     script = Path(sys.argv[0])
     if script.name != NAME or not script.is_file():
         return NAME if shutil.which(NAME) else f"{Path(sys.executable).name} -m {NAME}"

@@ -8,11 +8,11 @@ from pathlib import Path
 from manyhands.core.errors import UsageError
 
 LONGEST = 4096
-"""Bytes of a file that are read."""
+"""Most bytes of a file that are read."""
 
 
 def read_secret(path: Path | str, option: str) -> str:
-    """The first line of a file, whatever printable characters it holds; says so when others can read it."""
+    """Return the first line of a file, whatever printable characters it holds; warn if others can read it."""
     try:
         with Path(path).open("rb") as file:
             status = os.fstat(file.fileno())

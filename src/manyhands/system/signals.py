@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a terminal that is closed, as a polite request."""
+"""Takes Ctrl-C, SIGTERM and a closed terminal as requests to stop."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ HANGUP: tuple[int, ...] = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()
 
 @contextmanager
 def stop_signals(stop: Callable[[], None], again: Callable[[], None] | None = None) -> Iterator[None]:
-    """All of them call `stop`; a second Ctrl-C calls `again`, or interrupts at once, as a third one does."""
+    """Let any of them call `stop`; a second Ctrl-C calls `again`, or interrupts at once, as a third does."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop()
@@ -31,7 +31,7 @@ def stop_signals(stop: Callable[[], None], again: Callable[[], None] | None = No
 
 
 def _say_no_more() -> None:
-    """The terminal is gone, and writing to it would fail in the middle of saving."""
+    """Write no more to a terminal that is gone, as that would fail in the middle of saving."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         if os.isatty(stream):
@@ -41,21 +41,21 @@ def _say_no_more() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """What would end a program at once is a Ctrl-C, so that it ends what it started."""
+    """Turn what would end a program at once into a Ctrl-C, so that it ends what it started."""
     with _handled(signal.default_int_handler, signal.SIGTERM, *HANGUP):
         yield
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """For what is short and must be done, such as writing down how a run ended."""
+    """Ignore all of them during what is short and must be done, such as writing down how a run ended."""
     with _handled(lambda number, frame: None, signal.SIGINT, signal.SIGTERM, *HANGUP):
         yield
 
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], Any], *numbers: int) -> Iterator[None]:
-    """Only a main thread gets signals; a hang-up that is ignored (nohup) stays ignored."""
+    """Handle signals, which only a main thread gets; a hang-up that is ignored (nohup) stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

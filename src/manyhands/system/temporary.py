@@ -14,12 +14,12 @@ LOCK = ".lock"
 SUFFIX = 10
 """Characters that make a directory's name unique, and more."""
 REMOVE = 'cat > /dev/null; rm -rf -- "$0"'
-"""For a shell: waits until nobody holds the other end of its input any more."""
+"""A shell command that waits until nobody holds the other end of its input, then removes a directory."""
 
 
 @contextmanager
 def temporary(kind: str, longest: int = 4096) -> Iterator[Path]:
-    """A directory for as long as this process needs it; its path has no more than `longest` characters.
+    """Make a directory for as long as this process needs it; its path has at most `longest` characters.
 
     A small process beside this one waits for its end and removes the directory. Where that one was killed as
     well, whoever makes the next directory of the same kind does.

@@ -10,7 +10,7 @@ SPIN = 3000
 By default torch's threads spin for a millisecond, and then one busy neighbour on two cores takes nearly all
 of a learner's speed: DQN on Breakout fell from 88 steps/s to less than 15. So it falls from 67 to 53."""
 COUNT, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
-"""By which a user says how threads wait."""
+"""Environment variables by which a user says how threads wait."""
 TOO_LATE = (
     "torch was imported before the training began, so its threads keep cores busy while they wait; "
     f"set {COUNT}={SPIN} (or {POLICY}=passive) before that if others use this machine, too"

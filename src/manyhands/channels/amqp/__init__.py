@@ -1,1 +1,1 @@
-"""The channel over RabbitMQ: the executor's half, the worker's half, and what they say to each other."""
+"""The channel over RabbitMQ: the executor's half, the worker's half, and their messages."""

@@ -1,6 +1,6 @@
-"""Who plays what: the players of a run over RabbitMQ, the shards they hold, and the orders they have.
+"""Assigns work to the players of a run over RabbitMQ: the shards that they hold, and their orders.
 
-Bookkeeping only; the broker is `amqp.py`'s.
+Bookkeeping only; `executor.py` talks to the broker.
 """
 
 import time
@@ -11,11 +11,11 @@ from manyhands.channels.amqp.messages import MOST_OPEN, Report
 from manyhands.core.orders import EvalOrder, Order
 
 ON_ITS_WAY = 2.0
-"""Seconds in which an order may not have reached its player yet."""
+"""Seconds that an order may take to reach its player."""
 ABSENT = 5
 """Reports in a row, one a second, that do not name an order, after which it counts as lost."""
 MOVE_TIMEOUT = 10.0
-"""Seconds after which a player is asked once more to give up a shard."""
+"""Seconds without an answer after which a player is asked again to give up a shard."""
 
 
 @dataclass(eq=False)
@@ -36,7 +36,7 @@ class Player:
         return self.report.player
 
     def update(self, report: Report, received: float = 0.0) -> None:
-        """`received`: when the report came in, which may be long before it is looked at."""
+        """Take in a report; `received` is when it came in, which may be long before it is looked at."""
         now = received or time.monotonic()
         if now > self.heard:
             self.speed = max(0.0, (report.steps - self.report.steps) / (now - self.heard))
@@ -51,12 +51,12 @@ class Player:
                 self.absent[identity] = self.absent.get(identity, 0) + 1
 
     def overdue(self) -> list[str]:
-        """Orders that are with neither this player nor the executor: they, or their answers, got lost."""
+        """Return orders that neither this player nor the executor has: they, or their answers, got lost."""
         return [identity for identity in self.orders if self.absent.get(identity, 0) >= ABSENT]
 
 
 class Players:
-    """A shard belongs to one player. Orders that no player can have yet wait here."""
+    """The players of a run. A shard belongs to one of them; orders that no player can have yet wait here."""
 
     def __init__(self) -> None:
         self.known: dict[str, Player] = {}
@@ -68,7 +68,7 @@ class Players:
         return [player for player in self.known.values() if not player.missed]
 
     def give(self, order: Order | EvalOrder, identity: str) -> Player | None:
-        """Books an order and says whose it is; None while it has to wait."""
+        """Assign an order and return its player; None while it has to wait."""
         player = self._player_for(order)
         if player is None:
             self.waiting.append(order)
@@ -78,9 +78,9 @@ class Players:
         return player
 
     def _player_for(self, order: Order | EvalOrder) -> Player | None:
-        """The holder of the shard; a shard that no one holds goes to the player with the fewest.
+        """Return the holder of the shard; a shard that no one holds goes to the player with the fewest.
 
-        That of a missed player is still its own: no one else knows where it stands until the player is lost.
+        A missed player keeps its shards: no one else knows where they stand until the player is lost.
         """
         usable = self.usable()
         if isinstance(order, EvalOrder):
@@ -96,7 +96,7 @@ class Players:
         return chosen
 
     def close(self, identity: str) -> Order | EvalOrder | None:
-        """An order is answered. None for one that is not open."""
+        """Remove an order that is answered, and return it; None for one that is not open."""
         for player in self.known.values():
             if identity in player.orders:
                 player.given.pop(identity, None)
@@ -105,19 +105,19 @@ class Players:
         return None
 
     def join(self, report: Report) -> list[Order | EvalOrder]:
-        """A new player; also the orders that waited for one."""
+        """Add a player; return the orders that waited for one."""
         self.known[report.player] = Player(report)
         waiting, self.waiting = self.waiting, []
         return waiting
 
     def _future(self, player: Player) -> set[int]:
-        """The shards that a player will have once all moves are made."""
+        """Return the shards that a player will have once all moves are made."""
         return {shard for shard in player.shards if self.moving.get(shard) != player.name}
 
     def balance(self) -> list[tuple[int, str]]:
-        """Shards that are to move from players with many to players with few, and who must release them.
+        """Return shards to move from players with many to players with few, and who must release them.
 
-        One that is on its way already is sent elsewhere without anybody being asked again.
+        A shard that is moving already gets another destination, without a second request.
         """
         moves: list[tuple[int, str]] = []
         while usable := self.usable():
@@ -142,7 +142,7 @@ class Players:
         return moves
 
     def unanswered_moves(self) -> list[tuple[int, str]]:
-        """Shards that a player has been asked to release for a while, and should be asked for again."""
+        """Return shards that a player was asked to release a while ago, and should be asked for again."""
         now = time.monotonic()
         late = [(s, name) for s, name in self.moving.items() if now - self.asked.get(s, now) > MOVE_TIMEOUT]
         for shard, _ in late:
@@ -150,13 +150,13 @@ class Players:
         return late
 
     def note_held(self, orders: Iterable[str]) -> None:
-        """Another executor has the answers to these orders, so they are not lost."""
+        """Note that another executor has the answers to these orders, so they are not lost."""
         for player in self.known.values():
             for identity in player.absent.keys() & set(orders):
                 del player.absent[identity]
 
     def release(self, name: str, shard: int) -> tuple[Order | EvalOrder, ...] | None:
-        """A player has given up a shard that was to move; its orders are undone. None when it was not to."""
+        """Take a shard that its player gave up; return its undone orders, or None when it was not to move."""
         if self.moving.get(shard) != name:
             return None
         del self.moving[shard]
@@ -168,7 +168,7 @@ class Players:
     def unplayed(
         self, name: str, identity: str
     ) -> tuple[tuple[int, ...], tuple[Order | EvalOrder, ...]] | None:
-        """A player cannot play an order: its shard belongs to no one now, and these orders are undone.
+        """Take back an order that a player cannot play; return the freed shard and the undone orders.
 
         None where the order is not open any more, so that nothing is missing.
         """
@@ -185,7 +185,7 @@ class Players:
         return (shard,), undone
 
     def overdue(self) -> list[tuple[str, tuple[int, ...], tuple[Order | EvalOrder, ...]]]:
-        """Orders that, or whose answers, got lost: by hand, the shards that no one holds now, the orders."""
+        """Take back orders that, or whose answers, got lost; return them by player, with the shards freed."""
         found = []
         for player in self.usable():
             orders = [player.orders[identity] for identity in player.overdue()]
@@ -204,13 +204,13 @@ class Players:
         return found
 
     def withdraw(self, shard: int) -> tuple[Order | EvalOrder, ...]:
-        """Takes back the orders of a shard that wait for a player."""
+        """Take back the orders of a shard that wait for a player."""
         undone = tuple(o for o in self.waiting if isinstance(o, Order) and o.shard == shard)
         self.waiting = [o for o in self.waiting if not (isinstance(o, Order) and o.shard == shard)]
         return undone
 
     def lose(self, name: str) -> tuple[tuple[int, ...], tuple[Order | EvalOrder, ...]] | None:
-        """A player is gone: the shards that belong to no one now, and the orders that are undone."""
+        """Remove a player; return the shards that belong to no one now, and the orders that are undone."""
         player = self.known.pop(name, None)
         if player is None:
             return None
@@ -224,7 +224,7 @@ class Players:
     def _take_back(
         self, player: Player, wanted: Callable[[Order | EvalOrder], bool]
     ) -> tuple[Order | EvalOrder, ...]:
-        """Open orders of a player that are `wanted`, and those that wait."""
+        """Remove and return the open orders of a player that are `wanted`, and those that wait."""
         undone = [order for order in (*player.orders.values(), *self.waiting) if wanted(order)]
         player.orders = {identity: order for identity, order in player.orders.items() if not wanted(order)}
         for times in (player.given, player.absent):

@@ -1,8 +1,8 @@
-"""Which episode brought a worker process down, where its supervisor tells so only after it was given up.
+"""Finds the episode that crashed a worker process whose supervisor reports only after it was given up.
 
 A step that lets no other thread run makes a process fall silent long before its supervisor ends it. Its
-shards are with another by then, which plays the same episode, and so on until the first death is told.
-Bookkeeping only; the broker is `amqp.py`'s.
+shards are with another by then, which plays the same episode, and so on until the first death is reported.
+Bookkeeping only; `executor.py` talks to the broker.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class Given:
     time: float
 
     def is_for(self, other: Order | EvalOrder) -> bool:
-        """Whether `other` asks for the same, though it may say more of where a shard stands."""
+        """Return whether `other` asks for the same, though it may say more of where a shard stands."""
         if isinstance(self.order, Order) and isinstance(other, Order):
             return (self.order.shard, self.order.sequence) == (other.shard, other.sequence)
         return isinstance(self.order, EvalOrder) and self.order == other
@@ -37,7 +37,7 @@ class Given:
 
 
 def given_to(player: Player) -> tuple[Given, ...]:
-    """In the order they were given; the first of a shard was under way."""
+    """Return a player's orders as they were given; the first of a shard was under way."""
     return tuple(Given(order, player.given[identity]) for identity, order in player.orders.items())
 
 
@@ -51,7 +51,7 @@ class Departed:
 
 @dataclass(frozen=True)
 class LateDeath:
-    """Its supervisor has told now: an episode brought it down."""
+    """A late report of a supervisor on a departed process: an episode crashed it."""
 
     departed: Departed
     reason: str
@@ -59,12 +59,12 @@ class LateDeath:
 
     @property
     def proven(self) -> bool:
-        """Whether nobody has played since what was under way."""
+        """Whether the order of that episode is still unanswered: nobody has played it to its end since."""
         return any(given.includes(self.crash_site) for given in self.departed.orders)
 
 
 class Blame:
-    """Remembers who was given up with what, and which episodes are known to bring a process down."""
+    """Remembers the orders of players that were given up, and the episodes known to crash a process."""
 
     def __init__(self) -> None:
         self.departed: dict[str, Departed] = {}  # by process
@@ -76,17 +76,17 @@ class Blame:
         _forget_oldest(self.departed)
 
     def answered(self, order: Order | EvalOrder) -> None:
-        """Somebody else has played it to its end, so no episode in it brings a process down every time."""
+        """Note that somebody else played an order to its end: no episode in it crashes every process."""
         for process, departed in self.departed.items():
             left = tuple(given for given in departed.orders if not given.is_for(order))
             self.departed[process] = Departed(departed.player, left)
 
     def explain(self, process: str) -> Departed | None:
-        """What is known of a process that has ended; it ends once."""
+        """Return what is known of a process that has ended, and forget it: a process ends once."""
         return self.departed.pop(process, None)
 
     def is_news(self, crash_site: CrashSite, orders: tuple[Given, ...]) -> bool:
-        """Whether a death by `crash_site` is another fault than those that are known.
+        """Return whether a death by `crash_site` is another fault than those that are known.
 
         It is not when its order was given before the executor knew: several may fall to one episode.
         """
@@ -99,7 +99,7 @@ class Blame:
         _forget_oldest(self.told)
 
     def amend(self, crash_site: CrashSite, orders: tuple[Given, ...]) -> None:
-        """A test's part has no state that could carry what to skip; it is changed when it is given again."""
+        """Skip an episode when a test's part is given again, as a part has no state that could carry that."""
         for given in orders:
             eval_order = given.order
             if isinstance(eval_order, EvalOrder) and given.includes(crash_site):
@@ -113,7 +113,7 @@ class Blame:
 
 
 def _process(player: str) -> str:
-    """An inbox is called by its process and the number of its connection."""
+    """Return the process of an inbox, whose name is the process and the number of its connection."""
     return player.rpartition(".")[0]
 
 

@@ -25,13 +25,13 @@ from aiormq.exceptions import AuthenticationError, ProbableAuthenticationError
 from manyhands.core.errors import RunError, UsageError
 
 HEARTBEAT = 10
-"""Seconds; the broker gives a silent connection up after about two of them."""
+"""Seconds between two heartbeats; the broker gives up a silent connection after about two of them."""
 CONNECT_TIMEOUT = 10.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two attempts to connect again, doubling."""
 CLOSE_TIMEOUT = 3.0
 DEEPEST = 10
-"""Causes of an error that are looked at."""
+"""Most causes of an error that are looked at."""
 FULL_PAUSE = 0.05
 """Seconds before a message that a full queue refused is offered again."""
 
@@ -88,7 +88,7 @@ class Address:
 
     @property
     def example(self) -> str:
-        """To be typed by somebody who knows the password."""
+        """The address with a placeholder for the password, as a user has to type it."""
         return str(self).replace("@", ":PASSWORD@", 1)
 
     def context(self) -> ssl.SSLContext | None:
@@ -104,7 +104,7 @@ Setup = Callable[["Link"], Awaitable[None]]
 
 
 class Link:
-    """`setup` declares and consumes, anew on every connection; `missing` hears of queues that are gone."""
+    """A lasting connection. `setup` declares and consumes on each new one; `missing` hears of lost queues."""
 
     def __init__(
         self,
@@ -131,16 +131,16 @@ class Link:
         self.lost = asyncio.Event()
 
     def start(self, patient: bool = False) -> None:
-        """Connects. A broker that is not there is an error, or waited for; one that refuses us is one."""
+        """Connect. An absent broker is an error, or waited for if `patient`; one that refuses us is one."""
         self._await(self._connect(patient))
         self._later(self._keep())
 
     def send(self, exchange: str, key: str, body: bytes, headers: Any = None) -> None:
-        """Sends in order and does not wait; lost with the connection."""
+        """Send in order, without waiting; the message is lost with the connection."""
         self._later(self._send(exchange, key, aio_pika.Message(body, headers=headers)))
 
     def probe(self, queue: str, body: bytes) -> None:
-        """Calls `missing` when there is no such queue."""
+        """Call `missing` when there is no such queue."""
 
         async def probe() -> None:
             try:
@@ -152,13 +152,13 @@ class Link:
             self._later(self._quietly(probe()))
 
     def deliver(self, queue: str, body: bytes, identity: str, headers: Any = None) -> "Future[bool]":
-        """Sends a message that survives the broker; done once the broker has it. False: it never will."""
+        """Send a persistent message; the result is True once the broker has it, False if it never will."""
         persistent = aio_pika.DeliveryMode.PERSISTENT
         message = aio_pika.Message(body, message_id=identity, delivery_mode=persistent, headers=headers)
         return self._later(self._deliver(queue, message))
 
     def acknowledge(self, message: AbstractIncomingMessage, generation: int) -> None:
-        """Void when the connection that brought the message is gone: the broker brings it again."""
+        """Acknowledge a message, unless its connection is gone: then the broker delivers it again."""
 
         async def acknowledge() -> None:
             if generation == self.generation and self.up.is_set():
@@ -167,7 +167,7 @@ class Link:
         self._later(self._quietly(acknowledge()))
 
     def depth(self, queue: str) -> "Future[int]":
-        """Messages in a queue that no one has fetched."""
+        """Return how many messages in a queue no one has fetched."""
 
         async def ask() -> int:
             declared = await self.orderly.declare_queue(queue, passive=True)
@@ -176,7 +176,7 @@ class Link:
         return self._later(ask())
 
     def run(self, work: Coroutine[Any, Any, Any], timeout: float) -> None:
-        """Does something on the connection, if there is one, within `timeout`."""
+        """Run `work` on the connection, if there is one, within `timeout`."""
         try:
             self._await(self._quietly(work), timeout)
         except TimeoutError:
@@ -213,7 +213,7 @@ class Link:
             raise
 
     async def _quietly(self, work: Awaitable[Any]) -> None:
-        """A connection that breaks meanwhile is noticed, and made again, elsewhere."""
+        """Await `work`, ignoring a connection that breaks: that is noticed, and a new one made, elsewhere."""
         try:
             await work
         except CONNECTION_EXCEPTIONS:
@@ -238,7 +238,7 @@ class Link:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _explain(self, error: BaseException) -> BrokerError:
-        """One line that says what is wrong, out of an error that rarely does."""
+        """Return one line that says what is wrong, out of an error that rarely does."""
         texts: list[str] = []
         cause: BaseException | None = error
         while cause is not None and len(texts) < DEEPEST:  # asyncio makes chains that go round in circles
@@ -289,7 +289,7 @@ class Link:
         self.up.set()
 
     async def _keep(self) -> None:
-        """Connects again whenever the connection is lost, for as long as it takes."""
+        """Reconnect whenever the connection is lost, for as long as it takes."""
         while not self.closing:
             await self.lost.wait()
             self.up.clear()

@@ -53,21 +53,21 @@ from manyhands.core.weights import Weights
 
 POLL = 0.2
 PROBE_INTERVAL, EAGER_INTERVAL = 1.0, 0.25
-"""Seconds between two probes of every inbox, and while nothing arrives. The broker removes an inbox with its
-connection, so a player that dies is missed within this time, whatever the clocks say."""
+"""Seconds between two probes of every inbox: usually, and while nothing arrives. The broker removes an inbox
+with its connection, so a player that dies is missed within this time, whatever the clocks say."""
 STARVING = 0.5
 """Seconds of waiting for data after which inboxes are probed eagerly and silent players are given up."""
 SILENCE = 2.0
 """Seconds without a report, of which there is one a second, that count as silent. Twice as many for a player
 that was given up and came back: a step of its environment may let no other thread run."""
 HEARD = 1.5
-"""Seconds in which every player that is well reports."""
+"""Seconds within which every healthy player reports."""
 GRACE = 0.5
-"""Seconds after a failed knock in which the player's supervisor may still say how it died."""
+"""Seconds after a failed probe in which the player's supervisor may still report how it died."""
 PATIENCE = 10.0
 """Seconds between two reminders that there is no worker."""
 FAREWELL = 2.0
-"""Seconds that players have to send their protocols at the end."""
+"""Seconds that players have to send their final reports at the end."""
 META_LIMIT = 10_000
 """Messages in a meta_queue; the oldest go first, which are the ones that no longer matter."""
 
@@ -184,17 +184,17 @@ class AmqpChannel:
         return self._told(self.events.popleft())
 
     def _told(self, event: Event | LateDeath) -> Event | None:
-        """The event, when the executor hears of it; orders that it gives from now on are other ones."""
+        """Return the event as the executor is told it; orders given from now on avoid the crash in it."""
         told = self._blame_late(event) if isinstance(event, LateDeath) else event
         if isinstance(told, WorkerLost) and told.crash_site is not None:
             self.blame.note(told.crash_site, time.monotonic())
         return told
 
     def _blame_late(self, death: LateDeath) -> WorkerLost | None:
-        """Who was given up had nothing to blame; what it was is known now. None where it was known already.
+        """Return the loss that a late report explains, or None where it was known already.
 
-        Orders that are with another go on. They fall to the same episode, which is no other fault, and are
-        then given without it.
+        Orders that another player has by now go on. They crash by the same episode, which is no new fault,
+        and are then given without it.
         """
         departed, crash_site = death.departed, death.crash_site
         if not self.blame.is_news(crash_site, departed.orders):
@@ -207,10 +207,10 @@ class AmqpChannel:
         return WorkerLost(label(departed.player), death.reason, shards, undone, crash_site)
 
     def _give_up_silent_players(self, now: float) -> None:
-        """Lets others play what a player has that says nothing, while everybody waits for it.
+        """Let others play the orders of a player that is silent while everybody waits for it.
 
         Its machine sleeps, or its network is cut: the broker would notice after twenty seconds. It joins
-        again when it is back. Where nobody was heard of late, it is this executor that did not listen.
+        again when it is back. Where no player was heard lately, it was this executor that did not listen.
         """
         usable = self.players.usable()
         if not any(now - player.heard < HEARD for player in usable):
@@ -266,14 +266,14 @@ class AmqpChannel:
                 self._note_foreign(queue, text)
 
     def _close(self, identity: str) -> Order | EvalOrder | None:
-        """An order is answered. None for one that is not open."""
+        """Remove an order that is answered, and return it; None for one that is not open."""
         order = self.players.close(identity)
         if order is not None:
             self.blame.answered(order)
         return order
 
     def _note_foreign(self, queue: str, text: str) -> None:
-        """Counted always, told at most every few seconds: whoever sends rubbish must not fill a screen."""
+        """Count a foreign message; report one every few seconds at most, so that none floods a screen."""
         self.tally.counts.foreign += 1
         if self.unrecognised.lets_through():
             total = self.unrecognised.so_far()
@@ -290,7 +290,7 @@ class AmqpChannel:
             self._ask_to_rejoin(report.player)
 
     def _ask_to_rejoin(self, player: str) -> None:
-        """A player thinks that it plays for this run, which does not know it: its joining got lost."""
+        """Ask a player to join again that reports to this run but is not known: its join message got lost."""
         now = time.monotonic()
         self.asked_to_rejoin = {
             name: when for name, when in self.asked_to_rejoin.items() if now - when < REJOIN_INTERVAL
@@ -323,7 +323,7 @@ class AmqpChannel:
             self._note_foreign("meta_queue", "the end of this run from somebody who is no executor of it")
 
     def _player_gone(self, gone: Gone) -> None:
-        """A death counts for the run that was being played; for all others the shards only move.
+        """Handle the end of a process: a fault of the run that it played for; others' shards only move.
 
         It counts once, though a process may be known by several connections or be given up already.
         """
@@ -411,7 +411,7 @@ class AmqpChannel:
             )
 
     def _give_up(self, player: Player, reason: str) -> None:
-        """Without blame, but its supervisor may still tell how it ended."""
+        """Give up a player without a fault; its supervisor may still tell how it ended."""
         self.blame.depart(player)
         self._lose(player.name, reason, None, fault=False)
 

@@ -1,7 +1,6 @@
-"""What an executor hears over RabbitMQ, in its connection's own thread: the part that may not wait.
+"""Decodes what an executor receives over RabbitMQ, in its connection's own thread, which must not block.
 
-Everything is decoded here and strangers are answered; what changes the run is put where the executor's thread
-takes it from.
+Requests to join are answered here; what changes the run is queued for the executor's thread.
 """
 
 import secrets
@@ -38,14 +37,14 @@ from manyhands.core.orders import EvalResult, Task
 from manyhands.core.texts import lines, one_line
 
 LABEL = 100
-"""Characters of a worker's name that are shown."""
+"""Most characters of a worker's name that are shown."""
 MOST_EXECUTORS = 64
 NOTICE_WINDOW, MOST_NOTICES = 10.0, 100
-"""Seconds, and how many notices of players are shown in them."""
+"""Seconds of a window, and the most notices of players that are shown in it."""
 
 
 def label(inbox: str) -> str:
-    """A player's name as it is shown."""
+    """Return a player's name as it is shown."""
     return one_line(inbox.removeprefix(PLAYER).rpartition(".")[0] or inbox, LABEL)
 
 
@@ -55,7 +54,7 @@ class Hearing:
     link: Link
 
     def __init__(self, task: Task, names: Names, settings: Mapping[str, Any], shared: bool) -> None:
-        """`settings` are told to executors that want to join, who may where the run is `shared`."""
+        """`settings` are sent to executors that ask to join, which they may where the run is `shared`."""
         self.task, self.names, self.settings, self.shared = task, names, settings, shared
         self.arrivals: SimpleQueue[Any] = SimpleQueue()
         self.published: Versions[bytes] = Versions()  # weights, which a player gets when it joins
@@ -120,7 +119,7 @@ class Hearing:
                 raise WireError(f"a message of kind {kind!r:.60}")
 
     def _hear_settled(self, heard: wire.Message) -> None:
-        """What an executor that joined has learned from, and where the shard stands."""
+        """Decode what an executor that joined has learned from, and where the shard stands."""
         facts = {name: fact for name, fact in heard.meta.items() if name != "shards"}
         settled = Settled.from_message(wire.Message(heard.kind, "", facts))
         states = list(wire.unpack_states(heard.meta, heard.arrays).values())
@@ -129,9 +128,9 @@ class Hearing:
         self.arrivals.put(("settled", settled, states[0]))
 
     def _answer(self, inbox: str) -> None:
-        """Another executor wants to join: here are the run's settings, and the key that it needs.
+        """Send an executor that wants to join the run's settings, and the key that it needs.
 
-        One that cannot be joined has no keys; the settings say why.
+        A run that cannot be joined gives no keys; the settings say why.
         """
         if len(self.keys) >= MOST_EXECUTORS and inbox not in self.keys:
             return

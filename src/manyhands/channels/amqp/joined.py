@@ -1,4 +1,4 @@
-"""The half of an executor that joins another's run over RabbitMQ.
+"""The channel of an executor that joins another's run over RabbitMQ.
 
 The two share the data: each trajectory goes to one of them, whoever is free. The first executor alone knows
 the workers and gives all orders; this one reports what it has learned from, and the next order for that shard
@@ -48,15 +48,15 @@ from manyhands.core.weights import Weights
 ASK_TIMEOUT = 15.0
 """Seconds in which the run's first executor must answer; it may be in the middle of an update."""
 ASK_INTERVAL = 10.0
-"""Seconds between two questions later on: a first executor that was resumed must know of this one."""
+"""Seconds between two requests to join later on: a first executor that was resumed must know of this one."""
 HELD_INTERVAL = 1.0
 """Seconds between two reports of what waits here to be learned from."""
 UNRECOGNISED_INTERVAL = 2.0
 """Seconds between two lines about messages that cannot be recognised."""
 MAX_ID = 200
-"""Characters of an environment's name."""
+"""Most characters of an environment's name."""
 PATIENCE = 60.0
-"""Seconds without anything to learn from, after which it is said."""
+"""Seconds without anything to learn from, after which the user is told."""
 
 
 class JoinedChannel:
@@ -85,7 +85,7 @@ class JoinedChannel:
         self.link.start()
 
     def config(self, allowed: Sequence[str]) -> Config:
-        """The run's settings, from its first executor; they may name code that is `allowed` here."""
+        """Return the run's settings, from its first executor; they may name code that is `allowed` here."""
         deadline = time.monotonic() + ASK_TIMEOUT
         while (now := time.monotonic()) < deadline:
             if now - self.asked > 1.0:
@@ -108,7 +108,7 @@ class JoinedChannel:
         self.link.send("", self.names.meta_queue, wire.encode(Ask(self.inbox).to_message("ask")))
 
     def start(self, task: Task, shards: int) -> None:
-        """Takes part from now on."""
+        """Begin to receive the run's trajectories."""
         self.task, self.prefetch, self.heard = task, shards, time.monotonic()
         self.collector = Collector(task, "this executor", self._report)
         self.link.run(self._consume(self.link), ASK_TIMEOUT)
@@ -126,7 +126,7 @@ class JoinedChannel:
             await self._consume(link)
 
     async def _tell_held(self, link: Link) -> None:
-        """Every second, however long learning takes; else the first executor would think them lost."""
+        """Report held orders every second, however long learning takes; else they would count as lost."""
         generation = link.generation
         while generation == link.generation and not link.closing:
             if self.held:
@@ -137,7 +137,7 @@ class JoinedChannel:
         return Held(tuple(self.held)[:MOST_OPEN], self.key)
 
     async def _consume(self, link: Link) -> None:
-        """As many at a time as a batch may want; they are acknowledged only when they are learned."""
+        """Consume as many trajectories as a batch may want; each is acknowledged only when it is learned."""
         inbox = await link.orderly.get_queue(self.inbox, ensure=False)
         await inbox.bind(self.names.model_exchange)
         await link.orderly.set_qos(self.prefetch)
@@ -189,7 +189,7 @@ class JoinedChannel:
         self.link.send(self.names.model_exchange, "", wire.encode_weights(weights), headers=headers)
 
     def order(self, order: Order | EvalOrder) -> None:
-        """Rollouts are the first executor's to order; `ack` has told it."""
+        """Keep a test's order. Rollouts are ordered by the first executor, which learns of them by `ack`."""
         if isinstance(order, EvalOrder):
             self.trials.append(order)
 
@@ -239,7 +239,7 @@ class JoinedChannel:
         self.events.append(of_our_age(trajectory, agent, self.agent, newest))
 
     def ack(self, trajectory: Trajectory) -> None:
-        """The order's executor is told what was learned, so that it asks for the next."""
+        """Tell the order's executor what was learned, so that it orders the next rollout."""
         identity, message, generation = self.accepted.pop((trajectory.shard, trajectory.sequence))
         lanes = tuple(
             LaneState(int(episode), trajectory.action[:0, lane], trajectory.last_obs[lane], lost=True)
@@ -255,9 +255,9 @@ class JoinedChannel:
     def _settle(
         self, identity: str, settled: bytes, message: AbstractIncomingMessage, generation: int
     ) -> None:
-        """First the news, then the acknowledgement: a lost connection makes a duplicate, never a loss.
+        """Send the report first, then the acknowledgement: a lost connection makes a duplicate, never a loss.
 
-        What was not acknowledged comes again with the next connection, and then so does the news.
+        What was not acknowledged comes again with the next connection, and then the report is sent again.
         """
 
         def told(delivered: Future[bool]) -> None:
@@ -286,6 +286,6 @@ class JoinedChannel:
         self.link.close()
 
     def end_run(self, reason: str) -> None:
-        """Tells the first executor that its run has reached its goal here."""
+        """Tell the first executor that its run has reached its goal here."""
         raw = wire.encode(Ended(reason, self.key).to_message("over"))
         self.link.deliver(self.names.meta_queue, raw, f"{self.agent}-over").result(5.0)

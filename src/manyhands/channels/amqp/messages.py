@@ -1,6 +1,6 @@
-"""What the two halves of the broker channel agree on: names, and the small messages of their talk.
+"""The names and small messages that the two halves of the broker channel share.
 
-Each run has four queues and exchanges of its own. Two shared exchanges bring strangers together: what a
+Each run has four queues and exchanges of its own. Two shared exchanges let them find each other: what a
 worker says on TO_EXECUTORS reaches every run's meta_queue, and what a run says on its meta_exchange reaches
 every worker. Every message is one of the dataclasses below, decoded with every type checked.
 """
@@ -16,11 +16,11 @@ TO_EXECUTORS = "manyhands.to_executors"
 TO_WORKERS = "manyhands.to_workers"
 PLAYER = "manyhands.player."
 EXECUTOR = "manyhands.executor."
-"""How the names of inboxes begin; no message makes anybody send to a queue that is called otherwise."""
+"""Prefixes of the names of inboxes; no message makes anybody send to a queue without one of them."""
 LONGEST_NAME = 200
-"""Bytes of a name that queues or messages are called by; AMQP carries 255, with what we put around it."""
+"""Most bytes of a name of queues or messages; AMQP carries 255, with what we put around it."""
 MOST_OPEN = 10_000
-"""Orders that a report names; of one with as many the rest is not known."""
+"""Most orders that a report names; where one names as many, the rest is not known."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Names:
 
 
 def of_our_age(trajectory: Trajectory, agent: str, ours: str, newest: int) -> Trajectory:
-    """Versions of another executor's agent count on their own; to us its data is off-policy, not old."""
+    """Return another agent's trajectory with our newest version: to us it is off-policy, not old."""
     return trajectory if agent == ours else replace(trajectory, version=newest)
 
 
 class Letter:
-    """A message that is only small facts."""
+    """A message of small facts, without arrays."""
 
     def to_message(self, kind: str) -> wire.Message:
         return wire.Message(kind, "", asdict(self))  # type: ignore[call-overload]
@@ -70,7 +70,7 @@ class Letter:
 
 
 def check_name(name: object) -> str:
-    """Refuses what no queue and no message can be called."""
+    """Return a name that a queue or a message can have; refuse all else."""
     if not isinstance(name, str) or len(name.encode()) > LONGEST_NAME:
         raise WireError(f"{name!r:.60} where a name of at most {LONGEST_NAME} bytes was expected")
     return name
@@ -78,7 +78,7 @@ def check_name(name: object) -> str:
 
 @dataclass(frozen=True)
 class Report(Letter):
-    """How a player, one process of a worker, presents itself: when it joins a run, and every second after."""
+    """A report of a player, one process of a worker: sent when it joins a run, and every second after."""
 
     player: str  # its inbox
     worker: str  # the name that its owner gave it
@@ -102,7 +102,7 @@ class Report(Letter):
 
 @dataclass(frozen=True)
 class Words(Letter):
-    """Something that a player has to say."""
+    """A text from a player: a notice, a refusal or a failure."""
 
     player: str
     text: str
@@ -214,7 +214,7 @@ class Rejoin(Letter):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run allows those who play for it; their supervisor sees to it."""
+    """What a run allows its players; their supervisor enforces it."""
 
     hang_timeout: float
     worker_memory: int
@@ -227,12 +227,12 @@ class Limits:
 
 LONGEST_HANG = 30 * 24 * 3600.0
 LEAST_MEMORY, MOST_MEMORY = 100, 10**9
-"""MB; with less than the first no process can play anything."""
+"""The range, in MB, of a player's memory; with less than the first no process can play anything."""
 
 
 @dataclass(frozen=True)
 class Offer(Letter):
-    """A run that wants to be played."""
+    """An offer of a run to workers, which may join it."""
 
     run: str
     epoch: str

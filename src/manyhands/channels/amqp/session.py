@@ -1,4 +1,4 @@
-"""What a player keeps of one run at the broker: its task, weights and books, and the way to its executor."""
+"""A player's state for one run at the broker: its task, weights and counts, and the way to its executor."""
 
 import threading
 import time
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 POLL = 0.2
 KEPT = 4
-"""Versions of the weights that a player keeps of every run."""
+"""Versions of the weights that a player keeps of every agent."""
 MOST_AGENTS = 64
-"""Executors of one run."""
+"""Most executors of one run."""
 ASK_AGAIN = 3.0
-"""Seconds after which weights that an order needs are asked for; they, too, may get lost or be damaged."""
+"""Seconds after which weights that an order needs are asked for; sent ones may get lost or be damaged."""
 WEIGHTS_TIMEOUT = 30.0
-"""Seconds that an order waits for the weights that were sent before it."""
+"""Seconds that an order waits for its weights, which were sent before it."""
 
 
 class ConnectionReplacedError(Exception):
-    """The connection is another one; what was under way is void."""
+    """The connection was replaced; what was under way on the old one is void."""
 
 
 class Session:
@@ -84,7 +84,7 @@ class Session:
         return self._task.layout.allocate()
 
     def send(self, made: Trajectory | EvalResult) -> None:
-        """Waits for the one before: a full queue holds its maker up."""
+        """Send a result, after the one before: a full queue slows its player down."""
         link = self.player.link
         if isinstance(made, EvalResult):
             sending = link.deliver(self.names.meta_queue, wire.encode(made.to_message()), self.order_id)
@@ -109,11 +109,11 @@ class Session:
         self._forget_when_delivered(self.sending, self.order_id)
 
     def _forget_when_delivered(self, sending: "Future[bool]", order: str) -> None:
-        """Until then its executor is told that the order is here."""
+        """Forget an order once its answer is delivered; until then reports say that it is here."""
         sending.add_done_callback(lambda _: self.unanswered.discard(order))
 
     def settle(self) -> None:
-        """Waits until the broker has what was sent last."""
+        """Wait until the broker has what was sent last."""
         while self.sending is not None:
             try:
                 delivered = self.sending.result(POLL)

@@ -1,4 +1,4 @@
-"""How many trajectories went where, and what every player says that it has done."""
+"""Counts of where trajectories went, and what every player reports to have done."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +11,7 @@ MOST_PLAYERS = 100_000
 
 @dataclass
 class Counts:
-    """Trajectories. sent by all + earlier = received + unread + shared, and received = accepted + dropped."""
+    """Trajectories: sent by all + earlier = received + unread + shared, and received = accepted + dropped."""
 
     received: int = 0
     accepted: int = 0
@@ -24,7 +24,7 @@ class Counts:
 
 
 class Tally:
-    """Of one executor, which gives its orders names of its own."""
+    """The counts of one executor, whose name begins the ids of its orders."""
 
     def __init__(self, executor: str) -> None:
         self.executor, self.counts = executor, Counts()
@@ -32,11 +32,11 @@ class Tally:
         self.from_player: dict[str, int] = {}  # trajectories that came from each, over all connections
 
     def is_own(self, identity: str) -> bool:
-        """Whether this executor gave the order, and not one that was killed before it."""
+        """Return whether this executor gave the order, and not one that was killed before it."""
         return identity.startswith(f"{self.executor}-")
 
     def note_maker(self, identity: str, player: str) -> None:
-        """Count an answer for the player that sent it, if that was asked for since this executor started."""
+        """Count an answer for the player that sent it, if it was ordered since this executor started."""
         if self.is_own(identity) and (player in self.from_player or len(self.from_player) < MOST_PLAYERS):
             self.from_player[player] = self.from_player.get(player, 0) + 1
 

@@ -1,4 +1,4 @@
-"""How often something that others cause may be said."""
+"""A limit on how often something that others cause is reported."""
 
 import time
 
@@ -12,7 +12,7 @@ class Throttle:
         self.recent: list[float] = []
 
     def lets_through(self) -> bool:
-        """Counts one more, and tells whether it may be said."""
+        """Count one more, and return whether it may be reported."""
         self.total += 1
         now = time.monotonic()
         self.recent = [when for when in self.recent if now - when < self.seconds]
@@ -22,5 +22,5 @@ class Throttle:
         return True
 
     def so_far(self) -> str:
-        """How many there were, to stand behind what is said."""
+        """Return how many there were, as a suffix of a report; "" for the first."""
         return f" ({self.total} so far)" if self.total > 1 else ""

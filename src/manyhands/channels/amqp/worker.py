@@ -1,6 +1,6 @@
 """The worker's half of the channel over RabbitMQ: one player, which plays for every run that wants it.
 
-A player knows nothing but the broker. It says hello in the lobby, joins every run that makes an offer it can
+A player knows nothing but the broker. It says hello to all executors, joins every run whose offer it can
 play, and plays their orders in the order they come. When its connection breaks it forgets everything and
 joins anew; the executors have noticed by then and have given its orders to others.
 """
@@ -61,12 +61,12 @@ from manyhands.envs import make as envs
 
 POLL = 0.2
 HELLO_INTERVAL = 5.0
-"""Seconds between two questions for runs that a player does not know of."""
+"""Seconds between two hellos, by which a player finds runs that it does not know of."""
 REPORT_INTERVAL = 1.0
 PREFETCH = 100
-"""Messages on their way to an inbox."""
+"""Most messages on their way to an inbox."""
 MOST_RUNS = 64
-"""Runs that a player plays for at the same time."""
+"""Most runs that a player plays for at the same time."""
 MOST_TODO = 10_000
 MOST_REFUSED = 10_000
 UNRECOGNISED_INTERVAL = 2.0
@@ -74,7 +74,7 @@ UNRECOGNISED_INTERVAL = 2.0
 
 
 class Leave(BaseException):
-    """Asked to go; not an Exception, so that no environment's fault handling swallows it."""
+    """A request to leave; not an Exception, so that no environment's fault handling swallows it."""
 
 
 class Player:
@@ -123,7 +123,7 @@ class Player:
         self.reporting = asyncio.create_task(self._report(generation))
 
     async def _report(self, generation: int) -> None:
-        """Every second, whatever the environments do."""
+        """Report to every run each second, whatever the environments do."""
         while generation == self.link.generation and not self.link.closing:
             for session in list(self.sessions.values()):
                 if session.collector is not None:
@@ -132,7 +132,7 @@ class Player:
             await asyncio.sleep(REPORT_INTERVAL)
 
     def _missing(self, queue: str) -> None:
-        """In the link's thread: a run whose queue is gone is over, even if nobody said so."""
+        """End a run whose queue is gone, even if nobody said so; called in the link's thread."""
         for session in list(self.sessions.values()):
             if session.names.meta_queue == queue and not session.over:
                 session.over = True
@@ -140,7 +140,7 @@ class Player:
                 self.todo.put((self.link.generation, finish))
 
     def _hear(self, message: AbstractIncomingMessage, generation: int) -> None:
-        """In the link's thread: weights are put where they belong, all else waits its turn."""
+        """Store weights at once, and queue all else; called in the link's thread."""
         session = self.sessions.get(str(message.headers.get("run")))
         try:
             if len(message.body) > self.limits.message_bytes:
@@ -162,20 +162,20 @@ class Player:
                     session.ask_for_weights()
 
     def _note_order(self, heard: wire.Message) -> None:
-        """What has come but waits its turn is not lost; reports say so."""
+        """Note an order that waits its turn, so that reports name it and it does not count as lost."""
         session = self.sessions.get(str(heard.meta.get("run")))
         if session is not None and heard.kind in ("order", "eval_order"):
             with suppress(WireError):  # told when its turn comes
                 session.unanswered.add(check_name(heard.meta.get("order")))
 
     def wait_a_moment(self) -> None:
-        """A sign of life of somebody who waits for the broker; what was under way may be void meanwhile."""
+        """Beat while waiting for the broker; raise where the connection, and so all under way, is void."""
         self.progress[BEATS] += 1
         if self.generation != self.link.generation or not self.link.up.is_set():
             raise ConnectionReplacedError
 
     def serve(self) -> None:
-        """Until told to leave; with `once`, until the first run is over."""
+        """Play until told to leave; with `once`, until the first run is over."""
         asked = 0.0
         while not self.leaving:
             if self.generation != self.link.generation:
@@ -208,7 +208,7 @@ class Player:
             session.report_card = replace(card, idle=card.idle + time.monotonic() - began)
 
     def _forget(self) -> None:
-        """A new connection: no executor knows this player any more."""
+        """Close all sessions after a reconnect: no executor knows this player any more."""
         self.generation = self.link.generation
         for session in self.sessions.values():
             self._close(session)
@@ -271,11 +271,11 @@ class Player:
             envs.close(envs.make(task.env))
 
     def _lanes(self) -> int:
-        """Environments that this process holds, of all runs."""
+        """Return how many environments this process holds, of all runs."""
         return sum(each.collector.lanes for each in self.sessions.values() if each.collector is not None)
 
     def _rejoin(self, run: str) -> None:
-        """Its executor does not know this player, though it should: some message got lost."""
+        """Join a run again whose executor does not know this player, because some message got lost."""
         session = self.sessions.pop(run, None)
         if session is not None:
             self._close(session)
@@ -315,7 +315,7 @@ class Player:
             run_order(order, session, session.collector)
 
     def _answer_unplayed(self, session: Session, text: str, malformed: bool = False) -> None:
-        """Tells the executor that an order is not played, and reports no more that it is here."""
+        """Tell the executor that an order is not played, and no longer report it as held."""
         session.unanswered.discard(session.order_id)
         answer = Unplayed(self.inbox, session.order_id, text[:MAX_TEXT], malformed)
         session.tell(answer.to_message("unplayed"))
@@ -329,7 +329,7 @@ class Player:
 
     @contextmanager
     def _watched(self, session: Session) -> Iterator[None]:
-        """While code of an environment runs: its supervisor knows for whom, and what is allowed."""
+        """Mark that an environment's code runs: its supervisor sees for which run, and what is allowed."""
         self.progress[HANG_TIMEOUT] = int(1000 * session.limits.hang_timeout)
         allowed = max(
             [session.limits.worker_memory, *(s.limits.worker_memory for s in self.sessions.values())]
@@ -346,13 +346,13 @@ class Player:
         self.progress[BUSY] = 0  # but not where an environment ends the process, as by sys.exit()
 
     def _close(self, session: Session) -> None:
-        """Closes its environments. Hanging in that is noticed like hanging in a step."""
+        """Close a run's environments. Hanging in that is noticed like hanging in a step."""
         with self._watched(session):
             session.close()
 
     @contextmanager
     def _accounting_for(self, session: Session) -> Iterator[None]:
-        """Whatever goes wrong meanwhile, the executor hears of it, because it waits for an answer."""
+        """Report to the executor whatever goes wrong meanwhile, because it waits for an answer."""
         try:
             with self._watched(session):
                 yield
@@ -368,7 +368,7 @@ class Player:
             self._fail(session, text)
 
     def _fail(self, session: Session, text: str) -> None:
-        """Tells the executor, which counts it, and joins again with new environments."""
+        """Report a failure, which the executor counts, and join again with new environments."""
         session.say("failed", text)
         self._close(session)
         self._join(Session(self, session.names.run, session.epoch, session.task(), session.limits))
@@ -387,7 +387,7 @@ class Player:
             self.leaving = True
 
     def leave(self) -> None:
-        """Says goodbye to every run and closes the connection."""
+        """Send every run the final report, and close the connection."""
         self.leaving = True
         for session in self.sessions.values():
             session.tell(session.report_card.to_message("protocol"))

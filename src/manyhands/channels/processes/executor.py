@@ -40,11 +40,11 @@ from manyhands.system.memory import own_megabytes
 from manyhands.system.processes import CRASHES, FAILED, describe_exit, player_environment
 
 POLL = 0.2
-"""Seconds between two looks at workers that say nothing."""
+"""Seconds between two checks of workers that send nothing."""
 WEIGH_INTERVAL = 2.0
-"""Seconds between two looks at how much memory the workers hold."""
+"""Seconds between two checks of how much memory the workers hold."""
 SMALL = 1024
-"""Bytes of a message of which a pipe holds a hundred; no worker has as many orders."""
+"""Most bytes of a message of which a pipe holds a hundred; no worker has as many orders."""
 GRACE = 2.0
 """Seconds that a worker has to leave by itself before it is killed."""
 START_TIMEOUT = 60.0
@@ -58,7 +58,7 @@ class WorkerProcess:
     name: str
     process: subprocess.Popen[bytes]
     connection: Connection
-    progress: memoryview  # see collect/signs.py
+    progress: memoryview  # see core/heartbeat.py
     shards: list[int]
     orders: deque[Order | EvalOrder] = field(default_factory=deque)
     outbox: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
@@ -72,8 +72,9 @@ class WorkerProcess:
     last_words: str = ""
 
     def post(self, raw: bytes) -> None:
-        """Never waits. What a pipe has room for anyway goes at once, the rest by a thread: handing over to
-        that costs more than sending, and with 64 workers the last one waits for 64 of it."""
+        """Send without ever waiting. What a pipe has room for anyway goes at once, the rest by a thread:
+        handing over to that costs more, and with 64 workers the last one waits for 64 of it.
+        """
         if len(raw) <= SMALL and self.posted == self.sent:
             with suppress(OSError):  # its end is noticed, and its orders given again, by `receive`
                 self.connection.send_bytes(raw)
@@ -82,7 +83,7 @@ class WorkerProcess:
             self.outbox.put(raw)
 
     def send_all(self) -> None:
-        """What its own thread does: sends, so that a worker that does not read never blocks the executor."""
+        """Send what is queued, in its own thread: a worker that does not read never blocks the executor."""
         while (raw := self.outbox.get()) is not None:
             try:
                 self.connection.send_bytes(raw)
@@ -91,7 +92,7 @@ class WorkerProcess:
             self.sent += 1
 
     def end(self, grace: float) -> int:
-        """Waits for its exit, then forces it and whatever it has started. Negative for a signal."""
+        """Wait for its exit, then kill it and all it has started; return the code, negative for a signal."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, grace))
         with suppress(ProcessLookupError, PermissionError):
@@ -199,7 +200,7 @@ class ProcessesChannel:
         return self._replace(event) if isinstance(event, WorkerProcess) else event
 
     def _look_after_workers(self) -> None:
-        """Now and then: with many workers it costs more than reading what they send."""
+        """Check on the workers now and then: with many workers it costs more than reading what they send."""
         now = time.monotonic()
         if now - self.watched_at >= POLL:
             self.watched_at = now
@@ -238,7 +239,7 @@ class ProcessesChannel:
                 raise WireError(f"{worker.name} sent a message of kind {kind!r}")
 
     def _watch(self, worker: WorkerProcess) -> None:
-        """Notices a worker that has died without a word, or has an order but shows no sign of life."""
+        """Notice a worker that has died without a word, or has an order but no heartbeat."""
         if worker.process.poll() is not None:
             if not worker.connection.poll():  # else its last words, or the end of them, are read first
                 self._gone(worker, "left")
@@ -269,7 +270,7 @@ class ProcessesChannel:
         self.events.append(worker)
 
     def _replace(self, worker: WorkerProcess) -> WorkerLost:
-        """Buries a dead worker, starts another for its shards, and gives its orders back."""
+        """Remove a dead worker, start another for its shards, and return its orders."""
         code = worker.end(GRACE)
         self.processes.remove(worker)
         if worker.last_words:
@@ -288,7 +289,7 @@ class ProcessesChannel:
         return WorkerLost(worker.name, reason, tuple(worker.shards), orders, crash_site, fault)
 
     def ack(self, trajectory: Trajectory) -> None:
-        """The slot is free again by the rule that the next order for it comes after this."""
+        """Do nothing: the slot is free again, because the next order for it comes after this."""
 
     def workers(self) -> list[WorkerStatus]:
         now = time.monotonic()

@@ -15,14 +15,14 @@ from manyhands.core.weights import Beside, Weights
 
 ALIGNMENT = 64
 WEIGHT_SLOTS = 4
-"""Versions kept. Orders that name a version are at most two behind the newest."""
+"""Versions that are kept. Orders that name a version are at most two behind the newest."""
 READ_TRIES = 100
 ROLLOUT_SLOTS = 2
-"""Per shard: one is learned from while the other is filled."""
+"""Slots per shard: one is learned from while the other is filled."""
 
 
 def create(size: int) -> int:
-    """A file descriptor of `size` bytes of memory, freed when the last process that holds it is gone."""
+    """Return a descriptor of `size` bytes of memory, freed when the last process that holds it is gone."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("manyhands")
     else:
@@ -70,7 +70,7 @@ class WeightBoard:
         return int(self.newest_cell[0])
 
     def read_newest(self) -> Weights:
-        """Tries again when the executor was faster, which takes it several updates during one copy."""
+        """Read the newest version; try again if the executor overwrote it, by several updates in one copy."""
         for _ in range(READ_TRIES):
             try:
                 return self.read(self.newest())
@@ -91,7 +91,7 @@ class WeightBoard:
 
 
 def _slot_size(spec: NetSpec, beside: Beside) -> int:
-    """The bytes of one version: its number, the vector, and what travels beside it."""
+    """Return the bytes of one version: its number, the vector, and what travels beside it."""
     return _aligned(8 + 4 * (spec.size + sum(size for _, size in beside)))
 
 
@@ -100,7 +100,7 @@ def rollout_size(layout: Layout) -> int:
 
 
 def rollout_arrays(memory: mmap.mmap, layout: Layout, slot: int) -> dict[str, Array]:
-    """The arrays of one rollout as views of a shard's memory."""
+    """Return the arrays of one rollout as views of a shard's memory."""
     arrays: dict[str, Array] = {}
     at = slot * rollout_size(layout)
     for field in layout.fields:

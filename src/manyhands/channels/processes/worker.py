@@ -82,7 +82,7 @@ class WorkerSide:
             self._send(wire.Message("notice", "", {"text": event.text}))
 
     def failed(self, text: str) -> None:
-        """Last words before this worker gives up; the run fails with them."""
+        """Send why this worker gives up; the run fails with that text."""
         self._send(wire.Message("failed", "", {"text": text}))
 
     def _send(self, message: wire.Message) -> None:

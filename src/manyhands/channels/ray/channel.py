@@ -123,7 +123,7 @@ class RayChannel:
         return self._lost(event) if isinstance(event, Actor) else event
 
     def _take_all(self, timeout: float) -> None:
-        """Waits for one answer, and takes those that are there by then."""
+        """Wait for one answer, and take those that are there by then."""
         asked = list(self.by_answer)
         if ray.wait(asked, num_returns=1, timeout=timeout)[0]:
             for answer in ray.wait(asked, num_returns=len(asked), timeout=0)[0]:
@@ -172,7 +172,7 @@ class RayChannel:
             self.events.append(EvalResult.from_message(wire.decode(raw, "eval_result")))
 
     def _ask_again(self, actor: Actor) -> None:
-        """The same orders; they say where their shards stand."""
+        """Give an actor the same orders again; they say where their shards stand."""
         time.sleep(POLL)
         orders = list(actor.orders.values())
         for answer in actor.orders:
@@ -186,7 +186,7 @@ class RayChannel:
         self.events.append(actor)
 
     def _lost(self, actor: Actor) -> WorkerLost:
-        """Its calls have failed; Ray starts it again, and all it was to do is given back."""
+        """Return the loss of an actor whose calls have failed, with its orders; Ray starts it again."""
         orders = tuple(actor.orders.values())
         for answer in actor.orders:
             del self.by_answer[answer]
@@ -204,10 +204,10 @@ class RayChannel:
         return WorkerLost(actor.name, reason, tuple(actor.shards), orders, crash_site)
 
     def _last_place(self, actor: Actor) -> tuple[bool, int, int, int] | None:
-        """Waits for the process that is started in place of a lost one, and knows where that one was.
+        """Wait for the process that is started in place of a lost one; return where that one was.
 
-        Not what that one has said itself: a step that keeps Python's lock lets it say nothing. None where the
-        new process is on another node.
+        The lost one may not have said so itself: a step that keeps Python's lock lets it say nothing. None
+        where the new process is on another node.
         """
         deadline = time.monotonic() + START_TIMEOUT
         while (left := deadline - time.monotonic()) > 0:
@@ -225,7 +225,7 @@ class RayChannel:
         return None
 
     def _watch(self) -> None:
-        """Asks those that were silent for a while how far they are; one that does not move is ended."""
+        """Ask actors that were silent for a while for their heartbeat; end one that does not move."""
         now = time.monotonic()
         if now - self.asked_at < WATCH_INTERVAL:
             return
@@ -255,7 +255,7 @@ class RayChannel:
         actor.asked = actor.handle.beats.options(concurrency_group="watch").remote()
 
     def ack(self, trajectory: Trajectory) -> None:
-        """Every rollout is a copy of its own here."""
+        """Do nothing: every rollout is a copy of its own here."""
 
     def workers(self) -> list[WorkerStatus]:
         now = time.monotonic()
@@ -282,7 +282,7 @@ class RayChannel:
 
 
 def _reason(error: RayError) -> str:
-    """One line of Ray's many."""
+    """Return one line of Ray's many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     known = [line for line in lines if "exit" in line.lower() or "node" in line.lower()]
     return (known or lines or [type(error).__name__])[0][:160]

@@ -1,4 +1,4 @@
-"""A Ray cluster to work with: one that is started here, or the user's own."""
+"""Connects to a Ray cluster: one that is started here, or the user's own."""
 
 import logging
 import os
@@ -20,15 +20,15 @@ from manyhands.system.temporary import temporary
 CONNECT_TIMEOUT = 5.0
 LOCAL, EXISTING, CLIENT = "ray", "ray:auto", "ray://"
 ONLY_HERE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's own switch, of systems on which it uses loopback alone unless told otherwise."""
+"""Ray's own switch for systems on which it uses loopback alone unless told otherwise."""
 LONGEST_PLACE = 50
-"""Characters of a directory in which Ray's sockets still have room for their names."""
+"""Most characters of a directory in which Ray's sockets still have room for their names."""
 
 
 def homes(workers: int, cpus: float) -> list[Any]:
-    """Where each actor is to be placed, so that it is started again where its signs of life are.
+    """Return where each actor is to be placed, so that it is started again where its heartbeat file is.
 
-    On all nodes in turn, by what they have; where they are busy or gone, or too small, Ray chooses.
+    They go to all nodes in turn, by what those have; where they are busy or gone, or too small, Ray chooses.
     """
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     rooms = [[node["NodeID"]] * min(workers, int(node["Resources"].get("CPU", 0) / cpus)) for node in nodes]
@@ -40,7 +40,7 @@ def homes(workers: int, cpus: float) -> list[Any]:
 
 
 def connect(address: str, workers: int, cpus: float, held: ExitStack) -> None:
-    """To the cluster; what ends with the run, such as one that is started here, is `held`."""
+    """Connect to the cluster; what ends with the run, such as one that is started here, goes into `held`."""
     if address not in (LOCAL, EXISTING) and not address.startswith(CLIENT):
         raise UsageError(f"--channel {address} is not ray, ray:auto or ray://HOST:10001")
     if ray.is_initialized():
@@ -83,7 +83,7 @@ def connect(address: str, workers: int, cpus: float, held: ExitStack) -> None:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Keeps a cluster that is started meanwhile off every network, as Ray does by itself on a desktop."""
+    """Keep a cluster that is started meanwhile off every network, as Ray does by itself on a desktop."""
     given, read = os.environ.get(ONLY_HERE), ray_constants.ENABLE_RAY_CLUSTER
     os.environ[ONLY_HERE] = "0"  # for its processes
     ray_constants.ENABLE_RAY_CLUSTER = False  # for this one, which has read that already
@@ -98,7 +98,7 @@ def on_loopback() -> Iterator[None]:
 
 
 def _probe(address: str) -> None:
-    """Ray's client would try for half a minute."""
+    """Check that a cluster answers, because Ray's client would try for half a minute."""
     try:
         parts = urlsplit(address)
         socket.create_connection((parts.hostname or "", parts.port or 10001), CONNECT_TIMEOUT).close()

@@ -1,4 +1,4 @@
-"""The worker's half of the channel over Ray: what plays in an actor, and what it leaves to the next one."""
+"""The worker's half of the channel over Ray: the player in an actor, and the files that it leaves."""
 
 import faulthandler
 import mmap
@@ -27,13 +27,13 @@ from manyhands.envs.make import MakeEnv
 from manyhands.system.locks import try_lock
 
 PREFIX, SIGNS, CRASH = "manyhands-", ".signs", ".crash"
-"""How the files are called that an actor leaves to the one that follows it."""
+"""Parts of the names of the files that an actor leaves to the one that follows it."""
 STALE = 600.0
-"""Seconds after which nobody follows any more, because the run has ended, too."""
+"""Seconds after which no process follows any more, because the run has ended, too."""
 
 
 def drop_stale(place: Path) -> None:
-    """Removes what actors left that were killed together with their run: old files that no process holds."""
+    """Remove files of actors that were killed together with their run: old ones that no process holds."""
     for path in place.glob(f"{PREFIX}*{SIGNS}"):
         with suppress(OSError), path.open("r+b") as file:  # somebody else's, or no longer there
             if time.time() - path.stat().st_mtime > STALE and try_lock(file):
@@ -42,13 +42,13 @@ def drop_stale(place: Path) -> None:
 
 
 def session_place() -> Path:
-    """The directory of the cluster's session on this node; it goes with a cluster that a run has started."""
+    """Return the directory of the cluster's session on this node; it goes with a cluster of the run's own."""
     node = ray_worker._global_node
     return Path(tempfile.gettempdir() if node is None else node.get_session_dir_path())
 
 
 class CrashRecord:
-    """Signs of life in a file, so that the process that follows a lost one knows where that one was."""
+    """A heartbeat in a file, so that the process that follows a lost one knows where that one was."""
 
     def __init__(self, name: str) -> None:
         place = session_place()
@@ -70,7 +70,7 @@ class CrashRecord:
         os._exit = self.exit  # what an environment may call, of which nobody else would know
 
     def exit(self, status: int) -> NoReturn:
-        """Ends this process as the environment wished, and says so to the one that follows."""
+        """End this process as the environment wished, and record that for the one that follows."""
         self.crash_file.write(f"exit code {status}")
         self.crash_file.flush()
         self._exit(status)
@@ -107,7 +107,7 @@ class RayPlayer:
         self.collector = Collector(self.task, name, self.report, callable_env, self.progress)
 
     def run_order(self, order: bytes, weights: bytes) -> tuple[bytes, list[bytes], str]:
-        """What came of an order, what was to be reported on the way, and why the run must end, if it must."""
+        """Play an order; return its result, the events on the way, and why the run must end, if it must."""
         self.events = []
         message = wire.decode(weights, "weights")
         self.latest = wire.read_weights(message, self.task.spec, self.task.beside)
@@ -120,11 +120,11 @@ class RayPlayer:
         return self.made, self.events, ""
 
     def beats(self) -> int:
-        """Answered beside an order that is under way, unless a step of that keeps Python's lock."""
+        """Return the heartbeat's count; answered during an order, unless a step keeps Python's lock."""
         return int(self.progress[BEATS])
 
     def last_place(self) -> tuple[bool, int, int, int] | None:
-        """Whether the process before this one crashed, and the shard, lane and episode that it was in."""
+        """Return whether the process before this one crashed, and the shard, lane and episode it was in."""
         return self.record.last_place
 
     def tidy(self) -> None:

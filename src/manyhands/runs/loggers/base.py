@@ -1,4 +1,4 @@
-"""What every logger does, and what the numbers are called there."""
+"""The interface of loggers, and the names of the numbers in them."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -46,7 +46,7 @@ TAGS = {
     "testing": "time/testing",
     **{name: f"run/{name}" for name in ("version", "lag", "workers", "faults", "dropped", "data_queue")},
 }
-"""What columns of metrics.jsonl are called in loggers, which show what has the same prefix together."""
+"""The names in loggers of columns of metrics.jsonl; what has the same prefix is shown together."""
 
 
 def tag(column: str, own: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""From what a user typed to loggers, and all of a run's loggers as one."""
+"""Finds the loggers that a user names, and makes one of all loggers of a run."""
 
 import json
 import math
@@ -15,12 +15,12 @@ from manyhands.runs.loggers.base import Logger
 from manyhands.runs.store import Run
 
 Log = str | Logger | Iterable[str | Logger] | None
-"""What a user may give: names, objects, several of them, or nothing for what is usual."""
+"""A user's choice of loggers: names, objects, several of them, or nothing for the usual ones."""
 GROUP = "manyhands.loggers"
 """Entry points of packages that bring loggers: a name, and a class or function that makes one."""
 NONE = "none"
 REMEMBERED = "log.json"
-"""The names of a run's loggers, in its directory."""
+"""The file, in a run's directory, with the names of its loggers."""
 
 
 def _tensorboard() -> Logger:
@@ -95,7 +95,7 @@ def _made(wanted: Any) -> Logger:
 
 
 def _by_name(text: str) -> Any:
-    """One that is known, as NAME or NAME:ARGUMENT, or the user's own, as module:Name."""
+    """Return a known logger, as NAME or NAME:ARGUMENT, or the user's own, as module:Name."""
     name, colon, argument = text.partition(":")
     arguments = (argument,) if argument else ()
     if name in BUILT_IN:
@@ -134,7 +134,7 @@ class Loggers:
             self.started.append(logger)
 
     def log(self, steps: int, numbers: Mapping[str, float]) -> None:
-        """Hand the finite ones of the numbers to every logger."""
+        """Give the finite ones of the numbers to every logger."""
         finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
         for logger in tuple(self.started):
             self._call(logger, partial(logger.log, steps, finite))

@@ -38,7 +38,7 @@ class CsvFile:
             self.file.close()
 
     def _read(self) -> list[dict[str, str]]:
-        """The rows so far that are whole; their columns are known from then on."""
+        """Return the rows so far that are whole; their columns are known from then on."""
         if not self.path.exists():
             return []
         with self.path.open(newline="") as file:
@@ -48,7 +48,7 @@ class CsvFile:
         return rows
 
     def _write(self, rows: list[dict[str, str]]) -> None:
-        """The whole file anew."""
+        """Write the whole file anew."""
         if self.file is not None:
             self.file.close()
         text = io.StringIO(newline="")

@@ -1,4 +1,4 @@
-"""What a logger writes down beside a run, such as what the run is called elsewhere, for a resume."""
+"""Keeps what a logger notes for a resume, such as what the run is called elsewhere, beside the run."""
 
 import json
 

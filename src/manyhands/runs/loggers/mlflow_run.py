@@ -11,14 +11,14 @@ from manyhands.runs.store import Run
 
 KEPT = "mlflow.json"
 BATCH = 100
-"""Parameters that one message may hold."""
+"""Most parameters that one message may hold."""
 LONGEST = 500
-"""Characters of a parameter that every server takes."""
+"""Most characters of a parameter that every server takes."""
 STATUS = {"failed": "FAILED", "stopped": "KILLED"}
 SEND_INTERVAL = 1.0
 """Seconds between two messages; each waits for its server's answer."""
 MOST_WAITING = 500
-"""Numbers that a message holds at the most; a server takes 1,000."""
+"""Most numbers that a message holds; a server takes 1,000."""
 
 
 class Mlflow:
