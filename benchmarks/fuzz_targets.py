@@ -492,7 +492,7 @@ class ExecutorSide:
         channel.probed = 0.0
         channel._look_after_players()
         while channel.events:
-            executor._await_event()
+            executor.await_event()
         if (batch := executor._batch()) is not None:
             executor._learn(batch)
         statuses = channel.workers()

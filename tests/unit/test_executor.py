@@ -11,6 +11,7 @@ from samples import random_trajectory
 from manyhands.config.settings import Config
 from manyhands.core.errors import EnvError
 from manyhands.core.events import CrashSite, Fault, WorkerLost
+from manyhands.core.heartbeat import TESTING
 from manyhands.core.orders import NEWEST, EvalOrder, Order
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
@@ -158,12 +159,12 @@ def test_faults_of_an_hour_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
     fault = Fault("worker-0", 0, 1, 2, 3, "Traceback\nValueError: bad")
     for later in (0.0, 10.0):
         now[0] = 1000.0 + later
-        made._fault(fault)
+        made.hear(fault)
     now[0] = 1000.0 + FAULT_WINDOW + 1.0  # the first is older than the window, the second not
-    made._fault(fault)
+    made.hear(fault)
     assert made.counts.faults == 3
     with pytest.raises(EnvError, match=r"failed more than 2 times within an hour .*; last: ValueError: bad"):
-        made._fault(fault)
+        made.hear(fault)
 
 
 def test_what_a_lost_worker_was_to_do_is_asked_for_again_with_where_its_shards_stand() -> None:
@@ -173,27 +174,27 @@ def test_what_a_lost_worker_was_to_do_is_asked_for_again_with_where_its_shards_s
     made._learn(made._batch() or [])
     channel.orders.clear()
     open_orders = (Order(0, 1, 1), Order(2, 1, 1), EvalOrder(1, 1, 7, 0, 4))
-    made._lost(WorkerLost("worker-0", "ended by SIGKILL", (0, 2), open_orders))
+    made.hear(WorkerLost("worker-0", "ended by SIGKILL", (0, 2), open_orders))
     again = [order for order in channel.orders if isinstance(order, Order)]
     assert [(o.shard, o.sequence, o.version) for o in again] == [(0, 1, 1), (2, 1, 1)]
     assert all(o.start is not None and o.start.sequence == 1 for o in again)
     assert channel.orders[-1] == open_orders[-1]
     assert made.counts.faults == 1
-    made._lost(WorkerLost("worker-0", "its machine was switched off", (0,), (), fault=False))
+    made.hear(WorkerLost("worker-0", "its machine was switched off", (0,), (), fault=False))
     assert made.counts.faults == 1
 
 
 def test_an_episode_that_brought_its_process_down_is_left_out_where_it_was_played() -> None:
     made, channel, _ = executor(mode="sync")
-    made._lost(WorkerLost("w", "ended by SIGSEGV", (1,), (Order(1, 0, 0),), CrashSite(1, 1, 0)))
+    made.hear(WorkerLost("w", "ended by SIGSEGV", (1,), (Order(1, 0, 0),), CrashSite(1, 1, 0)))
     order = channel.orders[-1]
     assert isinstance(order, Order)
     assert order.start is not None
     assert [lane.skip for lane in order.start.lanes] == [(), (0,)]
     part = EvalOrder(0, 0, 7, 4, 4)
-    made._lost(WorkerLost("w", "ended by SIGSEGV", (), (part,), CrashSite(-2, 0, 5)))
+    made.hear(WorkerLost("w", "ended by SIGSEGV", (), (part,), CrashSite(-2, 0, 5)))
     assert channel.orders[-1] == part  # of no shard of this run, nor of a test
-    made._lost(WorkerLost("w", "ended by SIGSEGV", (), (part,), CrashSite(executor_module.TESTING, 0, 5)))
+    made.hear(WorkerLost("w", "ended by SIGSEGV", (), (part,), CrashSite(TESTING, 0, 5)))
     assert channel.orders[-1] == replace(part, skip=(5,))
-    made._lost(WorkerLost("w", "ended by SIGSEGV", (), (part,), CrashSite(executor_module.TESTING, 0, 9)))
+    made.hear(WorkerLost("w", "ended by SIGSEGV", (), (part,), CrashSite(TESTING, 0, 9)))
     assert channel.orders[-1] == part  # the episode was another part's

@@ -65,7 +65,7 @@ def executor(score: Callable[[int, int], float], **run: Any) -> tuple[Executor, 
 def run_test(made: Executor, channel: Scores, test: int) -> None:
     channel.test = test
     made.counts.steps += 1
-    made._test()
+    made.testing.run()
 
 
 def test_a_good_agent_is_solved_after_two_tests_of_different_episodes() -> None:
