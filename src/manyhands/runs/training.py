@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -20,20 +20,18 @@ from manyhands.envs import make as envs
 from manyhands.roles.executor import Executor
 from manyhands.roles.progress import Progress
 from manyhands.runs import store
-from manyhands.runs.callbacks import Callback, Callbacks
+from manyhands.runs.callbacks import Callback
 from manyhands.runs.checkpoint import Checkpoint
-from manyhands.runs.eventlog import EventLog
 from manyhands.runs.journal import Journal
 from manyhands.runs.learners import Exchange, Exchanging, Measure, open_learner
-from manyhands.runs.listeners import Listeners
-from manyhands.runs.loggers.choose import Log, Loggers, choose, remember, remembered
-from manyhands.runs.metrics import MetricsLog
+from manyhands.runs.loggers.choose import Log
 from manyhands.runs.open_channel import CHANNEL_VARIABLE, broker_name, check_channel, open_channel
 from manyhands.runs.plan import Plan, plan
 from manyhands.runs.saves import Saves, status_of
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
 from manyhands.runs.warm_start import Start, warm_start
+from manyhands.runs.watchers import Watchers
 from manyhands.system.signals import stop_signals, uninterrupted
 from manyhands.system.threads import share_cores
 
@@ -49,15 +47,6 @@ die_with_parent(int(sys.argv.pop(1)))
 main()
 """
 """A script that runs the command line in a process that does not outlive whoever started it."""
-
-
-@dataclass(frozen=True)
-class Watchers:
-    """The receivers of a run's progress."""
-
-    view: View
-    loggers: Loggers
-    callbacks: Sequence[Callback]
 
 
 def train(
@@ -82,21 +71,11 @@ def train(
     `measures` makes what measures every new version of them; `log` chooses the loggers, as in
     `runs/loggers/choose.py`.
     """
-    view = view or View(quiet=True)
-    share_cores(view.said)
-    if log is None and resume is not None:
-        log = remembered(resume)
-    loggers = Loggers(choose(log), view.said)
+    watchers = Watchers(view, callbacks, log, resume)
+    share_cores(watchers.view.said)
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
-    if channel is not None and config.algorithm.uses_cores:
-        raise UsageError(
-            f"{config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
-        )
-    if channel is not None:
-        check_channel(channel)
-    if resume is not None and start_from is not None:
-        raise UsageError(f"{resume.path} goes on with its own agent; start_from is for new runs")
+    _check(config, channel, resume, start_from)
     with ExitStack() as held:
         if resume is not None:
             held.enter_context(resume.lock())
@@ -104,18 +83,14 @@ def train(
         warm = Start(start) if start is not None else None
         if start_from is not None:
             warm = warm_start(start_from, planned)
-        if resumed is not None:
-            first = resumed.weights
-        else:
-            first = warm.weights if warm is not None else planned.first_weights()
+        first = resumed.weights if resumed is not None else warm.weights if warm is not None else None
         run = replace(resume or store.create(path, config), make_env=callable_env, measures=measures)
-        held.callback(loggers.close, "failed")  # where nobody has closed them by then
+        held.callback(watchers.close, "failed")  # where nobody has closed them by then
         try:
-            loggers.start(run, _steps_of(resumed) if resume is not None else None)
-            remember(run, log)
+            watchers.begin(run, _steps_of(resumed) if resume is not None else None)
             opened = open_channel(planned, channel, run.path)
         except BaseException:
-            loggers.close("failed")
+            watchers.close("failed")
             if resume is None:
                 run.discard()
             raise
@@ -127,12 +102,24 @@ def train(
         for _ in range(executors - 1):
             assert channel is not None
             held.enter_context(_another_executor(channel, run.path, _own_code(config)))
+        first = first or planned.first_weights()
         measure = None if measures is None else measures(planned, run, first.version)
-        watchers = Watchers(view, loggers, callbacks)
         _execute(planned, run, opened, first, resumed, watchers, exchange, measure, warm)
         opened.finish("the run is over")
         run.save_worker_stats(opened.worker_stats())  # with the workers' last reports
     return run
+
+
+def _check(config: Config, channel: str | None, resume: Run | None, start_from: str | None) -> None:
+    """Refuse what does not go together, before anything is made."""
+    if channel is not None and config.algorithm.uses_cores:
+        raise UsageError(
+            f"{config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
+        )
+    if channel is not None:
+        check_channel(channel)
+    if resume is not None and start_from is not None:
+        raise UsageError(f"{resume.path} goes on with its own agent; start_from is for new runs")
 
 
 def _own_code(config: Config) -> list[str]:
@@ -179,26 +166,24 @@ def join(
     from manyhands.channels.amqp.connection import Address
     from manyhands.channels.amqp.joined import JoinedChannel
 
-    view = view or View(quiet=True)
-    share_cores(view.said)
+    watchers = Watchers(view, callbacks, log)
+    share_cores(watchers.view.said)
     path = store.choose_path(name, directory)
     with ExitStack() as held:
         channel = JoinedChannel(Address.parse(broker), run_name)
         held.callback(channel.finish, "the run is over")
         config = channel.config(allowed)
         envs.check_imports(config.env, allowed)
-        seed = (
-            hash_seed(config.run.seed, INIT, int(channel.agent, 16)) >> 33
-        )  # another agent, not the same twice
+        # Another agent than the others, not the same again.
+        seed = hash_seed(config.run.seed, INIT, int(channel.agent, 16)) >> 33
         config = replace(config, run=replace(config.run, seed=seed))
         planned = plan(config)
         first = planned.first_weights()
         run = store.create(path, config)
         held.enter_context(run.lock())
         channel.start(planned.task, config.collect.shards)
-        watchers = Watchers(view, Loggers(choose(log), view.said), callbacks)
-        held.callback(watchers.loggers.close, "failed")
-        watchers.loggers.start(run, None)
+        held.callback(watchers.close, "failed")
+        watchers.begin(run, None)
         executor = _execute(planned, run, channel, first, None, watchers)
         if executor.counts.solved:
             channel.end_run(f"solved by its executor in {run.path}")
@@ -230,15 +215,12 @@ def _execute(
     measure: Measure | None = None,
     start: Start | None = None,
 ) -> Executor:
-    config, view = plan.config, watchers.view
+    config = plan.config
     journal = Journal(run.path / "memory", plan.task.layout, plan.spec.schema)
     horizon = Horizon(config.run.steps, config.run.updates) if exchange is None else exchange.horizon
     memory = getattr(channel, "memory", None)  # of channels to the cores of this machine
     learner = open_learner(plan, first, resumed, journal, horizon, memory, measure, start)
-    log = MetricsLog(run, _steps_of(resumed), watchers.loggers)
-    callbacks = Callbacks(watchers.callbacks, run)
-    listener = Listeners(log, EventLog(run.path), callbacks, view)
-    watchers.loggers.said = listener.said
+    listener = watchers.follow(run, _steps_of(resumed))
     saves = Saves(plan, run, channel, learner, journal, listener)
     heard = learner if exchange is None else Exchanging(learner, exchange)
     executor = Executor(
@@ -248,7 +230,7 @@ def _execute(
         exchange.bind(executor.stop, listener.said)
     if resumed is not None:
         executor.resume(Progress.from_plain(resumed.progress), resumed.previous, resumed.shards)
-    view.start(run, config, plan.solved_at)
+    watchers.view.start(run, config, plan.solved_at)
     status = "failed"
     try:
         with stop_signals(executor.stop):
@@ -257,7 +239,7 @@ def _execute(
             if not channel.plays_here:
                 learner.load()  # while the workers play; inline, the first rollout comes first
             executor.run()
-        callbacks.check()
+        listener.callbacks.check()
         status = _how_it_ended(executor)
     except KeyboardInterrupt:  # a second one, while the first was being heeded
         status = "stopped"
@@ -267,13 +249,11 @@ def _execute(
             status = listener.ended(status)
         finally:
             with uninterrupted():
-                listener.close()
-                watchers.loggers.said = view.said
                 run.save_status(status_of(executor, status))
-                view.stop()
-        watchers.loggers.close(status)  # which may take long, where they send what they have
-    callbacks.check()
-    view.end(run, executor)
+                watchers.stop(listener)
+        watchers.close(status)
+    listener.callbacks.check()
+    watchers.view.end(run, executor)
     return executor
 
 
