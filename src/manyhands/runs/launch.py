@@ -50,10 +50,7 @@ def launch(
 ) -> Run:
     """Train, and return the run; `manyhands.train` says what the arguments are."""
     channel = usual_channel(channel)
-    if executors != 1 and (executors < 1 or channel is None or not channel.startswith("amqp")):
-        raise UsageError("--executors takes 1 or more, and more than 1 only with --channel amqp://...")
-    if executors > 1 and start_from is not None:
-        raise UsageError("--start-from goes with one executor: each of several has an agent of its own")
+    _check_executors(executors, channel, start_from)
     if algo is not None and not isinstance(algo, str):
         algo = algorithms.register(algo)
     called = find_callbacks(callbacks)
@@ -63,25 +60,21 @@ def launch(
     found = None
     if resume is not None:
         again = algo if algo not in algorithms.GIVEN else None  # which only this program has
-        own: dict[str, Any] = {
-            "algo": again,
-            "mode": mode,
-            "barrier": barrier,
-            "seed": seed,
-            "config": config,
-        }
-        own |= {"name": name, "dir": directory, "cpus-per-worker": cpus_per_worker, "set": settings or None}
-        own |= {"recipes": recipes, "start-from": start_from}
+        own: dict[str, Any] = {"algo": again, "mode": mode, "barrier": barrier, "seed": seed}
+        own |= {"config": config, "name": name, "dir": directory, "recipes": recipes}
+        own |= {"cpus-per-worker": cpus_per_worker, "set": settings or None, "start-from": start_from}
         found = resumable(resume, own, executors)
         make_env = make_env or found.make_env
         made = continue_config(found, steps, until, workers, minutes)
     else:
         run["mode"] = _async_mode(mode) if executors > 1 else mode
         made = _configure(env, algo, config, settings or {}, run, barrier, recipes)
+    path = None if directory is None else Path(directory)
+    start = None if start_from is None else str(start_from)
     return train(
         made,
         name,
-        None if directory is None else Path(directory),
+        path,
         resume=found,
         callable_env=make_env,
         view=View(quiet),
@@ -90,8 +83,15 @@ def launch(
         measures=measures,
         callbacks=called,
         log=log,
-        start_from=None if start_from is None else str(start_from),
+        start_from=start,
     )
+
+
+def _check_executors(executors: int, channel: str | None, start_from: str | Path | None) -> None:
+    if executors != 1 and (executors < 1 or channel is None or not channel.startswith("amqp")):
+        raise UsageError("--executors takes 1 or more, and more than 1 only with --channel amqp://...")
+    if executors > 1 and start_from is not None:
+        raise UsageError("--start-from goes with one executor: each of several has an agent of its own")
 
 
 def launch_joining(
