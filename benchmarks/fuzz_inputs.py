@@ -276,7 +276,8 @@ def change_array(parts: Parts, rng: Random) -> Parts:
                 shape = rng.choice(([], [0], [1, *shape], [*shape, 1], shape[::-1], [1] * 9, [0, 2**28]))
             bodies[at] = _fit(bodies[at], max(0, prod(shape) * size))
         case 4:
-            name = rng.choice(("vector", "values", "scales", "obs", "", "x" * 300, "\x1b[2J", "shard0.obs"))
+            names = ("vector", "values", "scales", "beside.input_mean", "obs", "shard0.obs")
+            name = rng.choice((*names, "", "x" * 300, "\x1b[2J"))
         case 5:
             del table[at], bodies[at]
             return Parts([kind, schema, meta, table], tuple(bodies), parts.compressed)

@@ -26,7 +26,7 @@ from benchmarks.fuzz_inputs import Frame
 from manyhands.averaging import link as child_link
 from manyhands.averaging.child import Exchanger, own_config
 from manyhands.averaging.child_stats import Forgotten, ParentStats
-from manyhands.averaging.maths import FORMATS, quantise
+from manyhands.averaging.maths import FORMATS, Format, quantise
 from manyhands.averaging.parent import Parent
 from manyhands.averaging.protocol import HEADROOM, PROTOCOL, AveragingConfig, structure
 from manyhands.channels.amqp import executor as amqp
@@ -59,6 +59,7 @@ from manyhands.config.resolve import parse_override, resolve
 from manyhands.config.settings import Config
 from manyhands.core import orders, wire
 from manyhands.core.actions import ActionSpec
+from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError, ManyhandsError, UsageError, WireError
 from manyhands.core.events import Fault
 from manyhands.core.heartbeat import run_mark
@@ -82,7 +83,7 @@ UNPACKED = 100_000
 SETTINGS: dict[str, Any] = {
     "run": {"mode": "async", "algo": "impala", "until": "steps", "workers": 1, "max_faults": 1000},
     "collect": {"shards": 2, "lanes": 2, "steps": 4},
-    "net": {"hidden": [4]},
+    "net": {"hidden": [4], "normalise": True},
 }
 
 
@@ -167,7 +168,7 @@ class Wire:
                 ShardState.fresh(layout).after(trajectory)
                 wire.decode_trajectory(said(trajectory, self.spec.schema), layout, self.spec.schema)
             case 3:
-                wire.read_weights(wire.decode(raw), self.spec)
+                wire.read_weights(wire.decode(raw), self.spec, self.spec.statistics)
             case _:
                 message = wire.decode(raw)
                 states = wire.unpack_states(message.meta, message.arrays)
@@ -657,6 +658,11 @@ class ChildLink(child_link.Link):
     def _come_back(self) -> None: ...
 
 
+def sent(weights: Weights, how: Format) -> dict[str, Array]:
+    """As a parent and its children exchange weights."""
+    return {**quantise(weights.vector, how), **wire.beside_arrays(weights.beside)}
+
+
 class ChildSide:
     """A child from its first message on: welcome, answers, and welcome again."""
 
@@ -674,14 +680,15 @@ class ChildSide:
             "averaging": asdict(averaging),
             "version": 3,
         }
-        return frame(wire.Message("welcome", spec.schema, meta, {"vector": self.weights.vector}))
+        arrays = {"vector": self.weights.vector, **wire.beside_arrays(self.weights.beside)}
+        return frame(wire.Message("welcome", spec.schema, meta, arrays))
 
     def seeds(self) -> list[list[Frame]]:
         schema = self.plan.spec.schema
         found = []
         for how in FORMATS:
             averaging = AveragingConfig(beta=0.5, format=how)
-            answer = wire.Message("answer", schema, {"version": 4}, quantise(self.weights.vector, how))
+            answer = wire.Message("answer", schema, {"version": 4}, sent(self.weights, how))
             found.append([self.welcome(averaging), frame(answer), frame(answer)])
         again = frame(wire.Message("refused", "", {"why": "said nothing for too long", "again": True}))
         for_good = frame(wire.Message("refused", "", {"why": "its weights differ", "again": False}))
@@ -780,7 +787,7 @@ class ParentSide:
         found: list[list[Frame]] = []
         facts = {"base": 0, "steps": 100, "episodes": 3, "round_trip": 0.1, "recent": 12.5}
         for envelope, how in enumerate(FORMATS):
-            arrays = quantise(self.weights.vector, how)
+            arrays = sent(self.weights, how)
             exchange = frame(wire.Message("exchange", self.plan.spec.schema, facts, arrays), envelope)
             hello, ready = replace(self.hello(), envelope=envelope), self.ready(envelope)
             found.append([hello, ready, exchange])
@@ -804,7 +811,7 @@ class ParentSide:
             raise Finding(self.complaints.pop())
         if parent.connections or parent.strangers:
             raise Finding("a connection that is over is still counted")
-        if not np.isfinite(parent.vector).all():
+        if not np.isfinite(parent.numbers).all():
             raise Finding("a parent's weights are not finite")
         stats = ParentStats(parent.children, Forgotten())
         written = wire.encode(wire.Message("checkpoint", "", stats.to_plain()))

@@ -15,8 +15,8 @@ import numpy as np
 from websockets.asyncio.client import connect
 
 from manyhands.averaging.link import Welcome
-from manyhands.averaging.maths import Feedback, dequantise
-from manyhands.averaging.protocol import PROTOCOL, received, structure
+from manyhands.averaging.maths import Feedback
+from manyhands.averaging.protocol import PROTOCOL, read_weights, received, structure
 from manyhands.core import wire
 
 PAUSE = 0.25
@@ -31,7 +31,7 @@ async def child(url: str, number: int, until: float, trips: list[float]) -> int:
         await connection.send(wire.encode(wire.Message("hello", "", meta)))
         welcome = Welcome.from_message(received(await connection.recv(), "welcome"))
         spec, how = welcome.spec, welcome.averaging.format
-        vector, base = welcome.weights.vector, welcome.weights.version
+        weights = welcome.weights
         feedback = Feedback(how, spec.size)
         await connection.send(wire.encode(wire.Message("ready", spec.schema, structure(spec, how))))
         env = gymnasium.make("CartPole-v1")
@@ -44,15 +44,16 @@ async def child(url: str, number: int, until: float, trips: list[float]) -> int:
                 _, _, terminated, truncated, _ = env.step(int(rng.integers(2)))
                 over, played = terminated or truncated, played + 1
             env.reset()
-            vector = vector + rng.normal(0, 0.001, spec.size).astype(np.float32)
-            counts = {"base": base, "steps": played, "episodes": count + 1}
+            vector = weights.vector + rng.normal(0, 0.001, spec.size).astype(np.float32)
+            counts = {"base": weights.version, "steps": played, "episodes": count + 1}
             facts = {**counts, "round_trip": 0.0, "recent": None}
-            message = wire.Message("exchange", spec.schema, facts, feedback.quantise(vector))
+            arrays = {**feedback.quantise(vector), **wire.beside_arrays(weights.beside)}
+            message = wire.Message("exchange", spec.schema, facts, arrays)
             began = time.perf_counter()
             await connection.send(wire.encode(message))
             answer = received(await connection.recv(), "answer")
             trips.append(time.perf_counter() - began)
-            vector, base = dequantise(answer.arrays, how, spec.size), int(answer.meta["version"])
+            weights = read_weights(answer, spec, how, int(answer.meta["version"]))
             count += 1
         await connection.send(wire.encode(wire.Message("end")))
     return count

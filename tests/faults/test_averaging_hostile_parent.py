@@ -1,6 +1,7 @@
 """Children whose parent asks for too much, sends nonsense, or writes to their terminals."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -46,6 +47,7 @@ def welcome(config: Any = None, averaging: Any = None, net: Any = None, **change
     """What a good parent of CartPole would say, but for what is changed."""
     spec = plan(Config.from_plain(net or settings()), learns_here=False).spec
     vector = changed.pop("vector", spec.initial_vector(0))
+    beside = {**spec.initial_statistics(), **changed.pop("beside", {})}
     meta = {
         "config": settings() if config is None else config,
         "spec": spec.to_json(),
@@ -53,7 +55,7 @@ def welcome(config: Any = None, averaging: Any = None, net: Any = None, **change
         "version": 0,
         **changed,
     }
-    return wire.Message("welcome", spec.schema, meta, {"vector": vector})
+    return wire.Message("welcome", spec.schema, meta, {"vector": vector, **wire.beside_arrays(beside)})
 
 
 @contextmanager
@@ -150,6 +152,7 @@ def test_a_child_takes_no_larger_messages_than_it_was_told_to(capsys: pytest.Cap
 
 
 CONFIG = settings()
+NORMALISED = settings(net={"normalise": True})
 
 
 @pytest.mark.parametrize(
@@ -216,9 +219,26 @@ def network(tmp_path: Path) -> Iterator[Network]:
         yield made
 
 
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        ({"input_mean": np.zeros(3, np.float32)}, "beside.input_mean is not 4 finite float32 numbers"),
+        ({"input_mean": np.zeros(4)}, "beside.input_mean is not 4 finite float32 numbers"),
+        ({"input_scale": np.full(4, np.nan, np.float32)}, "beside.input_scale is not 4 finite float32"),
+        ({"input_scale": np.full(4, 1e20, np.float32)}, "weights that no network can learn from"),
+        ({"epsilon": np.zeros(4, np.float32)}, "beside.epsilon"),
+    ],
+)
+def test_a_welcome_with_wrong_statistics_of_inputs_is_refused(
+    beside: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refusal(welcome(NORMALISED, net=NORMALISED, beside=beside), capsys)
+
+
 def answered(spec: NetSpec, value: float, number: int, **meta: Any) -> wire.Message:
     arrays = quantise(np.full(spec.size, value, np.float32), "float32")
-    return wire.Message("answer", spec.schema, {"version": number, **meta}, arrays)
+    beside = wire.beside_arrays(spec.initial_statistics())
+    return wire.Message("answer", spec.schema, {"version": number, **meta}, {**arrays, **beside})
 
 
 def test_a_child_goes_on_when_its_parents_answers_would_ruin_it(network: Network) -> None:
@@ -240,6 +260,23 @@ def test_a_child_goes_on_when_its_parents_answers_would_ruin_it(network: Network
     assert f"the parent at {network.address} refused this child's weights: gone\\x1b[2J\\nmanyhands" in said
     assert "no longer finite" not in network.said("one")
     assert all(line.isprintable() for line in network.said("one").splitlines())
+
+
+def test_an_answer_with_wrong_statistics_of_inputs_counts_as_a_lost_parent(network: Network) -> None:
+    def spoil(spec: NetSpec, number: int) -> wire.Message:
+        answer = answered(spec, 0.0, number)
+        answer.arrays["beside.input_mean"] = np.zeros(5, np.float32)
+        return answer
+
+    with parent(welcome(NORMALISED, net=NORMALISED), spoil) as network.address:
+        network.start_child("one", "--cores", 1)
+        deadline = time.monotonic() + 60
+        while "beside.input_mean is not 4 finite float32 numbers; still training" not in network.said("one"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert network.children["one"].poll() is None
+        network.children["one"].terminate()
+        network.children["one"].wait(30)
 
 
 def test_a_child_that_is_disconnected_says_why_in_one_line(network: Network) -> None:

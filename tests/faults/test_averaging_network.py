@@ -417,11 +417,11 @@ def test_those_who_misbehave_are_disconnected_by_name_and_others_are_unharmed(ne
 
     huge = Stranger(network, "huge")
     spec = huge.join()
-    huge.connection.send(b"\x00" * (message_limit(spec.size) + 1))
+    huge.connection.send(b"\x00" * (message_limit(spec) + 1))
     wait_for(lambda: "huge sent too large a message" in network.said("parent"))
 
     early = Stranger(network, "early")
-    early.connection.send(b"\x00" * message_limit(spec.size))
+    early.connection.send(b"\x00" * message_limit(spec))
     with pytest.raises(ConnectionClosed):
         early.connection.recv(10)
 
@@ -442,6 +442,69 @@ def test_those_who_misbehave_are_disconnected_by_name_and_others_are_unharmed(ne
     assert network.children["good"].poll() is None
     vector = network.run.checkpoint(LAST).weights.vector
     assert np.isfinite(vector).all()
+
+
+NORMALISED = ("--algo", "ppo", "--set", "net.normalise=true", "--alpha", 0.25)
+
+
+def exchanged(spec: NetSpec, value: float = 0.5, **beside: Any) -> dict[str, Any]:
+    """What a child sends, with some of the statistics of its inputs replaced; None leaves one out."""
+    own = {"input_mean": np.full(4, 2.0, np.float32), "input_scale": np.full(4, 0.5, np.float32)}
+    sent = {name: array for name, array in {**own, **beside}.items() if array is not None}
+    values = quantise(np.full(spec.size, value, np.float32), "float32")
+    return {**values, **wire.beside_arrays(sent)}
+
+
+def test_statistics_of_inputs_are_averaged_beside_the_weights(network: Network) -> None:
+    begin(network, *NORMALISED)
+    first = network.run.checkpoint("exchange-000000").weights
+    assert [array.tolist() for array in first.beside.values()] == [[0] * 4, [1] * 4]
+    stranger = Stranger(network)
+    spec = stranger.join()
+    for arrays in (exchanged(spec), dict(reversed(exchanged(spec).items()))):  # in whatever order they come
+        stranger.exchange(spec, arrays)
+        answer = wire.decode(stranger.connection.recv(10), "answer")
+    assert answer.meta["refused"] == ""
+    expected = 0.75**2 * first.vector + (1 - 0.75**2) * 0.5
+    np.testing.assert_allclose(answer.arrays["values"], expected, atol=1e-6)
+    np.testing.assert_allclose(answer.arrays["beside.input_mean"], 2 * (1 - 0.75**2), atol=1e-6)
+    np.testing.assert_allclose(answer.arrays["beside.input_scale"], 1 - 0.5 * (1 - 0.75**2), atol=1e-6)
+    late = Stranger(network, "late")
+    late.hello()
+    welcome = wire.decode(late.connection.recv(10), "welcome")
+    for name in ("beside.input_mean", "beside.input_scale"):  # which a new child starts with
+        np.testing.assert_array_equal(welcome.arrays[name], answer.arrays[name])
+    assert network.parent is not None
+    network.parent.terminate()
+    assert network.parent.wait(30) == 0
+    last = network.run.checkpoint(LAST).weights
+    np.testing.assert_array_equal(last.beside["input_mean"], answer.arrays["beside.input_mean"])
+    assert len(last.vector) == spec.size
+
+
+def test_wrong_statistics_of_inputs_are_refused_by_name(network: Network) -> None:
+    begin(network, *NORMALISED)
+    ones = np.ones
+    for name, beside, said in (
+        ("short", {"input_mean": ones(3, np.float32)}, "beside.input_mean is not 4 finite float32 numbers"),
+        ("wide", {"input_scale": ones((4, 1), np.float32)}, "beside.input_scale is not 4 finite float32"),
+        ("doubles", {"input_mean": ones(4)}, "beside.input_mean is not 4 finite float32 numbers"),
+        ("nan", {"input_scale": np.full(4, np.nan, np.float32)}, "beside.input_scale is not 4 finite"),
+        ("none", {"input_mean": None, "input_scale": None}, "weights with nothing beside them"),
+        ("half", {"input_mean": None}, "weights with beside.input_scale beside them"),
+        ("more", {"epsilon": ones(4, np.float32)}, "beside.epsilon"),
+    ):
+        stranger = Stranger(network, name)
+        spec = stranger.join()
+        stranger.exchange(spec, exchanged(spec, **beside))
+        assert said in stranger.refusal()
+        wait_for(lambda name=name: f"{name} was disconnected: " in network.said("parent"))
+    blinding = Stranger(network, "blinding")
+    spec = blinding.join()
+    blinding.exchange(spec, exchanged(spec, input_scale=np.zeros(4, np.float32)))
+    answer = wire.decode(blinding.connection.recv(10), "answer")
+    assert answer.meta["refused"] == "they scale inputs by 0 or less"
+    assert answer.arrays["beside.input_scale"].tolist() == [1] * 4
 
 
 def test_nobody_writes_to_a_parents_terminal(network: Network) -> None:

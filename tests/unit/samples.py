@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from manyhands.core.actions import ActionSpec
-from manyhands.core.networks import Dense, Head, NetSpec
+from manyhands.core.networks import SCALE, Dense, Head, NetSpec
 from manyhands.core.trajectories import Layout, Trajectory
 
 DISCRETE = ActionSpec("categorical", (3,))
@@ -22,12 +22,18 @@ def small_spec(inputs: int = 4, action: ActionSpec = DISCRETE, normalise: bool =
 
 
 def random_vector(spec: NetSpec, seed: int = 0) -> np.ndarray:
-    """Weights far from their start, so that biases, statistics and free heads matter as well."""
-    vector = np.random.default_rng(seed).normal(0.0, 0.5, spec.size).astype(np.float32)
-    for p in spec.parameters:
-        if p.kind == "scale":
-            vector[p.offset : p.end] = np.abs(vector[p.offset : p.end]) + 0.1
-    return vector
+    """Weights far from their start, so that biases and free heads matter as well."""
+    return np.random.default_rng(seed).normal(0.0, 0.5, spec.size).astype(np.float32)
+
+
+def random_statistics(spec: NetSpec, seed: int = 0) -> dict[str, np.ndarray]:
+    """Statistics of inputs far from their start, where the network has any."""
+    rng = np.random.default_rng((seed, 1))
+    sizes = dict(spec.statistics)
+    found = {name: rng.normal(0.0, 0.5, size).astype(np.float32) for name, size in sizes.items()}
+    return {
+        name: np.abs(array) + np.float32(0.1) if name == SCALE else array for name, array in found.items()
+    }
 
 
 def random_trajectory(

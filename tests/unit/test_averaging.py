@@ -103,9 +103,10 @@ class Flaky(Link):
         super().__init__("ws://127.0.0.1:1", "flaky")
         self.asked: list[wire.Message] = []
 
-    def ask(self, message: wire.Message, size: int) -> tuple[int, Float32] | None:
+    def ask(self, message: wire.Message, spec: NetSpec) -> Weights | None:
         self.asked.append(message)
-        return None if len(self.asked) % 2 else (len(self.asked), np.ones(size, np.float32))
+        answer = Weights(len(self.asked), np.ones(spec.size, np.float32), spec.schema)
+        return None if len(self.asked) % 2 else answer
 
 
 def test_a_child_tells_everything_once_whatever_is_lost_on_the_way() -> None:
@@ -115,7 +116,7 @@ def test_a_child_tells_everything_once_whatever_is_lost_on_the_way() -> None:
     for steps in (10, 20, 30, 40):
         exchanger.steps += steps
         exchanger.episodes += 1
-        exchanger.exchange(np.zeros(spec.size, np.float32))
+        exchanger.exchange(Weights(0, np.zeros(spec.size, np.float32), spec.schema))
     assert [message.meta["steps"] for message in link.asked] == [10, 30, 60, 100]
     assert [message.meta["episodes"] for message in link.asked] == [1, 2, 3, 4]
     assert exchanger.base == 4
@@ -163,7 +164,7 @@ def test_a_child_that_was_only_too_slow_comes_back(again: bool) -> None:
     link = Link("ws://127.0.0.1:1", "slow")
     link.connection = cast(Any, Refusing(again))
     link.closed.set()  # nobody is to be looked for here
-    assert link.ask(wire.Message("exchange"), 3) is None
+    assert link.ask(wire.Message("exchange"), NetSpec((3,), (Head("policy", 2),))) is None
     assert bool(link.refused) != again
     assert (link.connection is None) == again
 

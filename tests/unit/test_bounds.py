@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from manyhands.averaging.limits import memory_parts
+from manyhands.averaging.protocol import message_limit
+from manyhands.channels import limits
 from manyhands.config.plain_yaml import MAX_VALUES, parse_yaml
 from manyhands.config.resolve import parse_override, read_yaml, resolve
 from manyhands.core.errors import UsageError
@@ -69,3 +72,17 @@ def test_absurd_sizes_are_refused_before_anything_is_made(setting: str, said: st
     with pytest.raises(UsageError, match=said.replace("[", r"\[")):
         plan(resolve("CartPole-v1", overrides=(parse_override(setting),)))
     assert time.perf_counter() - began < 2.0
+
+
+def test_what_is_counted_beforehand_counts_the_statistics_of_inputs() -> None:
+    plain, normalised = (
+        plan(resolve("CartPole-v1", "ppo", overrides=({"net": {"normalise": normalise}},)))
+        for normalise in (False, True)
+    )
+    nbytes = 2 * 4 * 4  # a mean and a scale for each of four inputs
+    assert plain.spec.size == normalised.spec.size
+    assert message_limit(normalised.spec) - message_limit(plain.spec) == nbytes
+    kept = limits._needed(normalised.task) - limits._needed(plain.task)
+    assert kept == limits.KEPT_WEIGHTS * nbytes
+    taken = [memory_parts(planned)["the network (net.hidden)"] for planned in (plain, normalised)]
+    assert taken[1] - taken[0] >= limits.KEPT_WEIGHTS * nbytes

@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
-from samples import DISCRETE, GAUSSIAN, random_trajectory, random_vector, small_spec
+from samples import DISCRETE, GAUSSIAN, random_statistics, random_trajectory, random_vector, small_spec
 
 from manyhands.core import wire
 from manyhands.core.errors import RunError
@@ -74,11 +74,26 @@ def test_checkpoints_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 def test_an_agent_alone_is_a_checkpoint_too(tmp_path: Path) -> None:
     spec = small_spec(3, GAUSSIAN, normalise=True)
-    made = Checkpoint(spec, GAUSSIAN, Weights(1, random_vector(spec), spec.schema))
-    write(tmp_path / "a", made)
+    weights = Weights(1, random_vector(spec), spec.schema, random_statistics(spec))
+    write(tmp_path / "a", Checkpoint(spec, GAUSSIAN, weights))
     back = read(tmp_path / "a")
     assert (back.spec, back.action) == (spec, GAUSSIAN)
+    for name, array in random_statistics(spec).items():
+        assert np.array_equal(back.weights.beside[name], array)
     assert (back.previous, back.learner, back.shards, back.progress) == ((), {}, {}, {})
+
+
+@pytest.mark.parametrize(
+    "beside", [{}, {"input_mean": np.zeros(3, np.float32)}, {"input_scale": np.ones(2, np.float32)}]
+)
+def test_an_agent_without_the_statistics_of_its_inputs_is_refused(
+    tmp_path: Path, beside: dict[str, np.ndarray]
+) -> None:
+    spec = small_spec(3, GAUSSIAN, normalise=True)
+    more = {**random_statistics(spec), **beside} if "input_scale" in beside else beside
+    write(tmp_path / "a", Checkpoint(spec, GAUSSIAN, Weights(1, random_vector(spec), spec.schema, more)))
+    with pytest.raises(RunError, match="without the statistics of their inputs"):
+        read(tmp_path / "a")
 
 
 def test_a_run_of_many_lanes_can_be_written(tmp_path: Path) -> None:

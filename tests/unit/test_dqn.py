@@ -41,7 +41,8 @@ def make(name: str = "dqn", **settings: Any) -> QLearner:
     heads = (Head("policy", action_of(config).outputs),)
     spec = NetSpec((4,), heads, (Dense(5, "relu"),), normalise=True)
     algorithm = kind(config)
-    weights = Weights(0, spec.initial_vector(1), spec.schema, algorithm.beside(SHARDS * LANES))
+    beside = {**spec.initial_statistics(), **algorithm.beside(SHARDS * LANES)}
+    weights = Weights(0, spec.initial_vector(1), spec.schema, beside)
     setup = LearnerSetup(spec, layout_of(config), SHARDS, weights, seed=3, horizon=Horizon(2000))
     made = algorithm.learner(setup)
     assert isinstance(made, QLearner)
@@ -112,8 +113,8 @@ def test_the_goal_is_that_of_the_papers(double: bool) -> None:
     assert not np.array_equal(agent.net.vector(), agent.target.vector())
     drawn = agent.replay.draw(np.random.default_rng(0), 16)
     online, target = NumpyNet(agent.spec), NumpyNet(agent.spec)
-    online.load(agent.net.vector())
-    target.load(agent.target.vector())
+    online.load(agent.net.vector(), agent.net.beside())
+    target.load(agent.target.vector(), agent.target.beside())
     judged = target.forward(drawn.next_obs, "policy").copy()
     chosen = (online.forward(drawn.next_obs, "policy") if double else judged).argmax(1)
     expected = drawn.reward + drawn.discount * judged[np.arange(16), chosen]
@@ -177,6 +178,8 @@ def test_a_resume_with_its_journal_goes_on_to_the_same_weights(name: str, every:
     save(killed, journal)  # by a process that died before its checkpoint
     resumed.load_state(version, state)
     resumed.restore_replay(journal.read(until=resumed.chunks))
+    for net in (resumed.net, resumed.target):
+        assert all(np.array_equal(net.beside()[name], array) for name, array in whole.net.beside().items())
     assert np.array_equal(whole.replay.ahead, resumed.replay.ahead)
     places = np.flatnonzero(whole.replay.ahead)
     for column in ("obs", "action", "reward", "discount", "age"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import random_statistics
 
 from manyhands import train
 from manyhands.algos.distributions import distribution
@@ -40,8 +41,9 @@ def test_gradients_are_torchs(spec: NetSpec) -> None:
     vector = rng.normal(0, 0.5, spec.size).astype(np.float32)
     obs = rng.normal(0, 1, (9, *spec.input_shape)).astype(np.float32)
     gradients = [rng.normal(0, 1, (9, size)).astype(np.float32) for size in (4, 1)]
-    mine, theirs = NumpyGradient(spec), TorchNet(spec, vector)
-    mine.net.load(vector)
+    beside = random_statistics(spec)
+    mine, theirs = NumpyGradient(spec), TorchNet(spec, vector, beside)
+    mine.net.load(vector, beside)
     for _ in range(2):  # the second time sets, and does not add
         outputs = mine.forward(obs, "policy", "value")
         mine.backward(gradients)

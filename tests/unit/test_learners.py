@@ -37,7 +37,7 @@ def every_warning() -> Iterator[None]:
 def make(name: str, action: ActionSpec = DISCRETE, **settings: Any) -> Any:
     spec = small_spec(4, action, normalise=True)
     kind = algorithms.find(name)
-    weights = Weights(0, spec.initial_vector(1), spec.schema)
+    weights = Weights(0, spec.initial_vector(1), spec.schema, spec.initial_statistics())
     layout = Layout(8, 3, (4,), "<f4", action, algorithms.find(name).columns)
     setup = LearnerSetup(spec, layout, 2, weights, seed=3, horizon=Horizon(1000))
     return kind(kind.config(normalise_reward=True, **settings)).learner(setup)
@@ -85,6 +85,8 @@ def test_learning_goes_on_from_a_saved_state_to_the_same_weights(name: str) -> N
     for number in range(3, 6):
         assert whole.learn(experience(name, number)) == resumed.learn(experience(name, number))
     assert np.array_equal(whole.weights().vector, resumed.weights().vector)
+    for key, array in whole.weights().beside.items():
+        assert np.array_equal(resumed.weights().beside[key], array)
     assert whole.weights().version == resumed.weights().version == 6
 
 
@@ -111,14 +113,14 @@ def test_a_learner_takes_its_share_of_its_parent_and_keeps_what_is_its_own(tmp_p
     journal = Journal(tmp_path, planned.task.layout, planned.spec.schema)
     first = planned.first_weights()
     late = open_learner(planned, first, None, journal, Horizon(1000))
-    before = late.load().weights().vector
+    late.load().learn([random_trajectory(planned.task.layout, 0)])
+    before = late.weights()
     late.average_into(np.full(planned.spec.size, 2.0, np.float32), 0.25)
-    after = late.weights().vector
-    for part in planned.spec.parameters:
-        expected = before[part.offset : part.end]
-        if not part.name.startswith("input."):
-            expected = 0.75 * expected + 0.5
-        np.testing.assert_allclose(after[part.offset : part.end], expected, atol=1e-6)
+    after = late.weights()
+    np.testing.assert_allclose(after.vector, 0.75 * before.vector + 0.5, atol=1e-6)
+    for name, array in first.beside.items():
+        assert (before.beside[name] != array).any()
+        assert np.array_equal(after.beside[name], before.beside[name])
 
 
 @pytest.mark.parametrize(("clip", "fraction"), [(1e-9, 1.0), (1e9, 0.0)])

@@ -1,19 +1,20 @@
 """Two interpreters of one description: they must agree, and the description must cover the vector."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import random_vector
+from samples import random_statistics, random_vector
 
 from manyhands.config.settings import NetConfig
 from manyhands.core.actions import ActionSpec
-from manyhands.core.errors import UsageError
-from manyhands.core.networks import Conv, Dense, Head, NetSpec
+from manyhands.core.errors import RunError, UsageError
+from manyhands.core.networks import MEAN, SCALE, Conv, Dense, Head, NetSpec
 from manyhands.core.spaces import ObsSpec, Spaces
 from manyhands.nets.adam import Adam
 from manyhands.nets.build import actor, actor_critic
@@ -39,11 +40,12 @@ def dense_specs(draw: st.DrawFn) -> NetSpec:
 
 @given(dense_specs(), st.integers(1, 20), st.integers(0, 2**32))
 def test_numpy_and_torch_agree(spec: NetSpec, batch: int, seed: int) -> None:
-    vector = random_vector(spec, seed)
+    vector, beside = random_vector(spec, seed), random_statistics(spec, seed)
     obs = np.random.default_rng(seed).normal(0, 3, (batch, *spec.input_shape)).astype(np.float32)
     ours = NumpyNet(spec)
-    ours.load(vector)
-    theirs = TorchNet(spec, vector).forward(torch.from_numpy(obs), *(head.name for head in spec.heads))
+    ours.load(vector, beside)
+    names = (head.name for head in spec.heads)
+    theirs = TorchNet(spec, vector, beside).forward(torch.from_numpy(obs), *names)
     for head, output in zip(spec.heads, theirs, strict=True):
         mine = ours.forward(obs, head.name)
         assert mine.shape == ((head.size,) if head.free else (batch, head.size))
@@ -53,15 +55,15 @@ def test_numpy_and_torch_agree(spec: NetSpec, batch: int, seed: int) -> None:
 @given(dense_specs())
 def test_a_network_of_the_usual_size_computes_what_its_description_says(spec: NetSpec) -> None:
     """Against the formula itself, so that both interpreters cannot be wrong in the same way."""
-    vector = random_vector(spec, 3)
+    vector, beside = random_vector(spec, 3), random_statistics(spec, 3)
     part = {p.name: vector[p.offset : p.end].reshape(p.shape).astype(float) for p in spec.parameters}
     obs = np.random.default_rng(4).normal(0, 20, (3, *spec.input_shape)).astype(np.float32)
     net = NumpyNet(spec)
-    net.load(vector)
+    net.load(vector, beside)
     activations = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "none": lambda x: x}
     hidden = obs.reshape(3, -1).astype(float)
     if spec.normalise:
-        hidden = np.clip((hidden - part["input.mean"]) * part["input.scale"], -10, 10)
+        hidden = np.clip((hidden - beside[MEAN]) * beside[SCALE], -10, 10)
     for i, layer in enumerate(spec.trunk):
         hidden = activations[layer.activation](hidden @ part[f"trunk{i}.weight"] + part[f"trunk{i}.bias"])
     for head in spec.heads:
@@ -150,10 +152,11 @@ def check_cover(spec: NetSpec) -> None:
         used[p.offset : p.end] += 1
     assert (used == 1).all()
     assert len({p.name for p in spec.parameters}) == len(spec.parameters)
-    trained = sum(np.prod(p.shape) for p in spec.parameters if p.kind not in ("mean", "scale"))
-    assert spec.trained == trained
-    for p in spec.parameters:
-        assert (p.offset >= spec.trained) == (p.kind in ("mean", "scale"))
+    assert spec.size == sum(np.prod(p.shape) for p in spec.parameters)
+    assert spec.size == replace(spec, normalise=False).size  # statistics are beside the vector
+    assert {name: array.shape for name, array in spec.initial_statistics().items()} == {
+        name: (size,) for name, size in spec.statistics
+    }
 
 
 def flat_last(hidden: torch.Tensor) -> torch.Tensor:
@@ -161,13 +164,16 @@ def flat_last(hidden: torch.Tensor) -> torch.Tensor:
     return (hidden.permute(0, 2, 3, 1) if hidden.ndim == 4 else hidden).flatten(1)
 
 
-def plain_forward(spec: NetSpec, flat: torch.Tensor, obs: torch.Tensor) -> list[torch.Tensor]:
+def plain_forward(
+    spec: NetSpec, flat: torch.Tensor, beside: Mapping[str, np.ndarray], obs: torch.Tensor
+) -> list[torch.Tensor]:
     """Every head by torch's own layers on one tensor, which is then differentiated as a whole."""
     part = {p.name: flat[p.offset : p.end].view(p.shape) for p in spec.parameters}
     activations = {"tanh": torch.tanh, "relu": torch.relu, "none": lambda x: x}
     hidden = obs.permute(0, 3, 1, 2) if spec.image == "hwc" else obs if spec.image else obs.flatten(1)
     if spec.normalise:
-        hidden = ((obs.flatten(1) - part["input.mean"]) * part["input.scale"]).clamp(-10, 10)
+        mean, scale = (torch.from_numpy(beside[name]) for name in (MEAN, SCALE))
+        hidden = ((obs.flatten(1) - mean) * scale).clamp(-10, 10)
     for i, layer in enumerate(spec.trunk):
         weight, bias = part[f"trunk{i}.weight"], part[f"trunk{i}.bias"]
         if isinstance(layer, Conv):
@@ -204,26 +210,22 @@ def descend(net: TorchNet, obs: torch.Tensor) -> list[torch.Tensor]:
 
 
 def check_gradient(spec: NetSpec, seed: int) -> None:
-    vector = random_vector(spec, seed)
-    net = TorchNet(spec, vector)
+    vector, beside = random_vector(spec, seed), random_statistics(spec, seed)
+    net = TorchNet(spec, vector, beside)
     pointer = net.gradient.data_ptr()
     rng = np.random.default_rng(seed)
     obs = torch.from_numpy(rng.normal(0, 1, (6, *spec.input_shape)).astype(np.float32))
     outputs = descend(net, obs)
     flat = torch.from_numpy(vector.copy()).requires_grad_()
-    expected = plain_forward(spec, flat, obs)
+    expected = plain_forward(spec, flat, beside, obs)
     loss_of(expected).backward()
     for mine, theirs in zip(outputs, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert net.gradient.data_ptr() == pointer
     assert flat.grad is not None
-    np.testing.assert_allclose(net.gradient.numpy(), flat.grad[: spec.trained].numpy(), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(net.gradient.numpy(), flat.grad.numpy(), rtol=1e-3, atol=1e-5)
     for p in spec.parameters:
-        grad = net.views[p.name].grad
-        if p.kind in ("mean", "scale"):
-            assert grad is None
-        else:
-            assert grad.data_ptr() == net.gradient[p.offset :].data_ptr()
+        assert net.gradient_of(p.name).data_ptr() == net.gradient[p.offset :].data_ptr()
 
 
 @given(dense_specs(), st.integers(0, 2**32))
@@ -239,12 +241,11 @@ def test_gradients_land_in_the_one_flat_gradient(spec: NetSpec) -> None:
 
 @pytest.mark.parametrize("spec", ALL_KINDS)
 def test_every_trained_parameter_gets_a_gradient(spec: NetSpec) -> None:
-    net = TorchNet(spec, random_vector(spec, 5))
+    net = TorchNet(spec, random_vector(spec, 5), random_statistics(spec, 5))
     obs = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (6, *spec.input_shape)).astype(np.float32))
     descend(net, obs)
     for p in spec.parameters:
-        if p.kind not in ("mean", "scale"):
-            assert net.views[p.name].grad.abs().sum() > 0, p.name
+        assert net.gradient_of(p.name).abs().sum() > 0, p.name
 
 
 def test_gradients_add_up_until_they_are_zeroed() -> None:
@@ -261,18 +262,50 @@ def test_gradients_add_up_until_they_are_zeroed() -> None:
 
 def test_the_optimizer_that_moves_the_flat_vector_moves_every_view() -> None:
     spec = ALL_KINDS[1]
-    net = TorchNet(spec, random_vector(spec))
+    beside = random_statistics(spec)
+    net = TorchNet(spec, random_vector(spec), beside)
     before = net.vector()
     net.gradient.fill_(1.0)
-    Adam(net.trained, net.gradient).step(0.1)
-    np.testing.assert_allclose(
-        net.vector()[: spec.trained], before[: spec.trained] - 0.1, rtol=1e-3, atol=1e-5
-    )
-    np.testing.assert_array_equal(net.vector()[spec.trained :], before[spec.trained :])
+    Adam(net.flat, net.gradient).step(0.1)
+    np.testing.assert_allclose(net.vector(), before - 0.1, rtol=1e-3, atol=1e-5)
+    check_statistics(net, beside)
     for p in spec.parameters:
         np.testing.assert_array_equal(
             net.views[p.name].detach().numpy().reshape(-1), net.vector()[p.offset : p.end]
         )
+
+
+def check_statistics(net: TorchNet, expected: Mapping[str, np.ndarray]) -> None:
+    found = net.beside()
+    assert found.keys() == expected.keys() == {MEAN, SCALE}
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_an_average_moves_all_that_is_learned_and_no_statistics() -> None:
+    spec = ALL_KINDS[1]
+    beside = random_statistics(spec)
+    net = TorchNet(spec, random_vector(spec), beside)
+    before, other = net.vector(), random_vector(spec, 1)
+    net.average_into(other, 0.25)
+    np.testing.assert_allclose(net.vector(), 0.75 * before + 0.25 * other, atol=1e-6)
+    check_statistics(net, beside)
+
+
+@pytest.mark.parametrize("broken", ["flat", "statistics"])
+def test_numbers_that_are_not_finite_end_a_run_wherever_they_are(broken: str) -> None:
+    spec = ALL_KINDS[1]
+    net = TorchNet(spec, random_vector(spec), random_statistics(spec))
+    net.check_finite(10)
+    (net.flat if broken == "flat" else net.statistics[SCALE])[1] = np.nan
+    with pytest.raises(RunError, match="no longer finite after 10 steps"):
+        net.check_finite(10)
+
+
+@pytest.mark.parametrize("kind", [NumpyNet, TorchActor])
+def test_a_network_does_not_act_without_its_statistics(kind: type[NumpyNet | TorchActor]) -> None:
+    with pytest.raises(KeyError, match=MEAN):
+        kind(ALL_KINDS[1]).load(random_vector(ALL_KINDS[1]))
 
 
 def test_adam_on_the_flat_vector_equals_torchs_adam() -> None:
@@ -331,9 +364,9 @@ def test_bytes_are_read_as_fractions_of_255() -> None:
 
 @pytest.mark.parametrize("spec", ALL_KINDS)
 def test_the_torch_actor_equals_the_torch_net(spec: NetSpec) -> None:
-    vector = random_vector(spec, 7)
-    acting, net = TorchActor(spec), TorchNet(spec, vector)
-    acting.load(vector)
+    vector, beside = random_vector(spec, 7), random_statistics(spec, 7)
+    acting, net = TorchActor(spec), TorchNet(spec, vector, beside)
+    acting.load(vector, beside)
     obs = np.random.default_rng(1).normal(0, 1, (4, *spec.input_shape)).astype(np.float32)
     for head in spec.heads:
         expected = net.forward(torch.from_numpy(obs), head.name)[0].detach().numpy()
@@ -351,11 +384,13 @@ def every_warning() -> Iterator[None]:
 @pytest.mark.usefixtures("every_warning")
 @pytest.mark.parametrize("spec", ALL_KINDS)
 def test_read_only_vectors_as_they_come_off_the_wire_can_be_loaded(spec: NetSpec) -> None:
-    vector = random_vector(spec)
-    vector.flags.writeable = False
-    net = TorchNet(spec, np.zeros(spec.size, np.float32))
-    net.load(vector)
+    vector, beside = random_vector(spec), random_statistics(spec)
+    for array in (vector, *beside.values()):
+        array.flags.writeable = False
+    net = TorchNet(spec, np.zeros(spec.size, np.float32), spec.initial_statistics())
+    net.load(vector, beside)
     assert np.array_equal(net.vector(), vector)
+    assert all(np.array_equal(net.beside()[name], array) for name, array in beside.items())
 
 
 def test_convolutions_act_with_torch_and_dense_networks_with_numpy() -> None:
@@ -385,8 +420,9 @@ def test_initial_weights_are_orthogonal_with_their_gain_and_repeat_by_seed() -> 
     np.testing.assert_allclose(last.T @ last, 1e-4 * np.eye(3), atol=1e-9)
     assert (part["policy0.bias"] == 0).all()
     assert (part["log_std"] == -0.5).all()
-    assert (part["input.mean"] == 0).all()
-    assert (part["input.scale"] == 1).all()
+    statistics = spec.initial_statistics()
+    assert statistics[MEAN].tolist() == [0] * 6
+    assert statistics[SCALE].tolist() == [1] * 6
 
 
 OBS = [ObsSpec((4,), "<f4"), ObsSpec((84, 84, 4), "|u1", "hwc"), ObsSpec((4, 10, 10), "<f4", "chw")]
@@ -408,7 +444,7 @@ def test_actor_critics_have_the_heads_that_the_spaces_ask_for(
     vector = spec.initial_vector(0)
     rows = np.zeros((2, *obs.shape), obs.dtype)
     acting = actor(spec)
-    acting.load(vector)
+    acting.load(vector, spec.initial_statistics())
     assert acting.forward(rows, "policy").shape == (2, action.outputs)
     assert acting.forward(rows, "value").shape == (2, 1)
     assert spec.normalise == (config.normalise and not obs.image)
@@ -449,7 +485,7 @@ INPUTS = {
 @pytest.mark.parametrize("name", INPUTS)
 def test_the_gradient_of_the_observations_is_the_slope_of_the_outputs(name: str) -> None:
     spec = INPUTS[name]
-    net = TorchNet(spec, random_vector(spec, 3))
+    net = TorchNet(spec, random_vector(spec, 3), random_statistics(spec, 3))
     generator = torch.Generator().manual_seed(4)
     obs = torch.randn(6, *spec.input_shape, generator=generator)
     weights = [torch.randn(6, size, generator=generator) for size in (3, 1)]
@@ -470,7 +506,7 @@ def test_the_gradient_of_the_observations_is_the_slope_of_the_outputs(name: str)
 
 def test_pixels_and_inputs_that_are_cut_have_their_own_slopes() -> None:
     spec = INPUTS["channels last"]
-    net = TorchNet(spec, random_vector(spec, 3))
+    net = TorchNet(spec, random_vector(spec, 3), random_statistics(spec, 3))
     pixels = torch.randint(0, 256, (2, *spec.input_shape), dtype=torch.uint8)
     gradients = []
     for obs in (pixels, pixels.float() / 255):
@@ -478,7 +514,7 @@ def test_pixels_and_inputs_that_are_cut_have_their_own_slopes() -> None:
         gradients.append(net.backward([torch.ones(2, 3)], wanted=True))
     torch.testing.assert_close(gradients[0], gradients[1] / 255)
     spec = INPUTS["normalised"]
-    net = TorchNet(spec, random_vector(spec, 3))
+    net = TorchNet(spec, random_vector(spec, 3), random_statistics(spec, 3))
     obs = torch.zeros(1, *spec.input_shape)
     obs[0, 1, 2] = 1e6  # far beyond where inputs are cut
     net.forward(obs, "policy")

@@ -47,6 +47,9 @@ def test_it_starts_with_every_number_of_the_other(source: Run, which: str) -> No
     start = warm_start(f"{source.path}{which}", planned)
     expected = source.checkpoint(which[1:] or BEST).weights.vector
     np.testing.assert_array_equal(start.weights.vector, expected)
+    for name, array in source.checkpoint(which[1:] or BEST).weights.beside.items():
+        np.testing.assert_array_equal(start.weights.beside[name], array)
+        assert (start.weights.beside[name] != planned.first_weights().beside[name]).any()
     assert start.weights.version == 0
     assert start.weights.schema == planned.spec.schema
     assert (start.weights.vector != planned.first_weights().vector).any()
@@ -89,9 +92,9 @@ def test_moments_come_back_out_of_the_weights_as_they_were(
     kept = source.checkpoint(LAST).learner["obs_moments"]
     count, mean, square = learner.obs_moments
     np.testing.assert_allclose(np.concatenate([[count], mean, square]), kept, rtol=1e-4, atol=1e-3)
-    before = learner.net.views["input.scale"].clone()
+    before = learner.net.beside()["input_scale"]
     learner.net.set_input_moments(*learner.obs_moments)
-    np.testing.assert_allclose(learner.net.views["input.scale"], before, rtol=1e-5)
+    np.testing.assert_allclose(learner.net.beside()["input_scale"], before, rtol=1e-5)
 
 
 def test_a_learner_of_values_starts_so_too_and_with_any_number_of_lanes(tmp_path: Path) -> None:

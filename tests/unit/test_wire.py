@@ -15,7 +15,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import DISCRETE, GAUSSIAN, MULTI, random_trajectory, random_vector, small_spec
+from samples import DISCRETE, GAUSSIAN, MULTI, random_statistics, random_trajectory, random_vector, small_spec
 
 from manyhands.core import wire
 from manyhands.core.env_config import EnvConfig
@@ -312,6 +312,50 @@ def test_weights_come_back_as_they_were_sent(version: int, seed: int) -> None:
     back = wire.decode_weights(wire.encode_weights(weights), SPEC)
     assert (back.version, back.schema) == (version, SPEC.schema)
     assert np.array_equal(back.vector, weights.vector)
+
+
+NORMALISED = small_spec(normalise=True)
+
+
+def with_statistics(version: int = 1, **arrays: np.ndarray) -> bytes:
+    """Weights of a network that scales its inputs, with some of its statistics replaced."""
+    beside = {**random_statistics(NORMALISED), **arrays}
+    return wire.encode_weights(Weights(version, random_vector(NORMALISED), NORMALISED.schema, beside))
+
+
+def test_statistics_of_inputs_come_back_beside_the_weights() -> None:
+    back = wire.decode_weights(with_statistics(), NORMALISED, NORMALISED.statistics)
+    assert back.vector.shape == (SPEC.size,)
+    assert list(back.beside) == ["input_mean", "input_scale"]
+    for name, array in random_statistics(NORMALISED).items():
+        assert np.array_equal(back.beside[name], array)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (with_statistics(input_mean=np.zeros(3, np.float32)), "beside.input_mean is not 4 finite float32"),
+        (with_statistics(input_mean=np.zeros(4)), "beside.input_mean is not 4 finite float32"),
+        (with_statistics(input_scale=np.full(4, np.nan, np.float32)), "beside.input_scale is not 4 finite"),
+        (with_statistics(more=np.zeros(4, np.float32)), "weights with .*beside.more beside them"),
+        (
+            wire.encode_weights(Weights(1, random_vector(NORMALISED), NORMALISED.schema)),
+            "weights with nothing beside them",
+        ),
+    ],
+)
+def test_wrong_statistics_of_inputs_are_refused_by_name(raw: bytes, said: str) -> None:
+    with pytest.raises(WireError, match=said):
+        wire.decode_weights(raw, NORMALISED, NORMALISED.statistics)
+
+
+def test_a_task_whose_statistics_do_not_travel_is_refused() -> None:
+    good = replace(TASK, spec=NORMALISED, beside=NORMALISED.statistics)
+    assert Task.from_message(wire.decode(encode(good.to_message()))) == good
+    for beside in ((), NORMALISED.statistics[:1], (("input_mean", 4), ("input_scale", 5))):
+        bad = replace(good, beside=beside).to_message()
+        with pytest.raises(WireError, match="without the statistics of its inputs"):
+            Task.from_message(wire.decode(encode(bad)))
 
 
 def weights_message(vector: Any, schema: str = SPEC.schema, version: Any = 1, kind: str = "weights") -> bytes:

@@ -73,9 +73,9 @@ class OnPolicyLearner:
         self.heads = tuple(head.name for head in self.spec.heads if not head.free)
         self.free = tuple(head.name for head in self.spec.heads if head.free)
         self.seed, self.horizon = setup.seed, setup.horizon
-        self.net = learning_net(self.spec, setup.weights.vector)
+        self.net = learning_net(self.spec, setup.weights)
         self.version, self.steps = setup.weights.version, 0
-        self.optimizer = Adam(self.net.trained, self.net.gradient)
+        self.optimizer = Adam(self.net.flat, self.net.gradient)
         self.learning_rate = self.common.learning_rate
         width = int(np.prod(self.spec.input_shape))
         self.obs_moments = (0.0, np.zeros(width), np.zeros(width))
@@ -90,7 +90,7 @@ class OnPolicyLearner:
         self.net.average_into(vector, share)
 
     def weights(self) -> Weights:
-        return Weights(self.version, self.net.vector(), self.spec.schema)
+        return Weights(self.version, self.net.vector(), self.spec.schema, self.net.beside())
 
     def assemble(self, trajectories: Sequence[Trajectory]) -> Batch:
         """Join trajectories and evaluate every observation once.
@@ -309,7 +309,8 @@ class OnPolicyLearner:
         for name, (count, mean, square) in (("obs", self.obs_moments), ("return", self.return_moments)):
             arrays[f"{name}_moments"] = np.concatenate([[count], mean, square])
         running = {f"running.{shard}": last for shard, last in self.running.items()}
-        return {"vector": self.net.vector(), "steps": np.array([self.steps]), **arrays, **running}
+        own = {"vector": self.net.vector(), **self.net.beside(), "steps": np.array([self.steps])}
+        return {**own, **arrays, **running}
 
     def replay_chunk(self) -> None:
         """Return nothing: no trajectory outlives an update."""
@@ -322,7 +323,7 @@ class OnPolicyLearner:
 
     def load_state(self, version: int, state: Mapping[str, Array]) -> None:
         self.version, self.steps = version, int(state["steps"][0])
-        self.net.load(state["vector"])
+        self.net.load(state["vector"], state)
         adam = ("mean", "square", "steps")
         self.optimizer.load_state({name: state[f"adam.{name}"] for name in adam})
         prefix = "running."

@@ -56,8 +56,8 @@ class QLearner:
         self.seed, self.horizon = setup.seed, setup.horizon
         self.lanes = shards * layout.lanes
         self.lane_epsilons = weights.beside["epsilon"]
-        self.net, self.target = learning_net(spec, weights.vector), learning_net(spec, weights.vector)
-        self.optimizer = Adam(self.net.trained, self.net.gradient)
+        self.net, self.target = learning_net(spec, weights), learning_net(spec, weights)
+        self.optimizer = Adam(self.net.flat, self.net.gradient)
         self.version, self.steps, self.updates = weights.version, 0, 0
         width = int(np.prod(spec.input_shape))
         self.obs_moments = (0.0, np.zeros(width), np.zeros(width))
@@ -77,7 +77,8 @@ class QLearner:
         self.replay_thread = ThreadPoolExecutor(1, "replay")
 
     def weights(self) -> Weights:
-        return Weights(self.version, self.net.vector(), self.spec.schema, {"epsilon": self.lane_epsilons})
+        beside = {**self.net.beside(), "epsilon": self.lane_epsilons}
+        return Weights(self.version, self.net.vector(), self.spec.schema, beside)
 
     def average_into(self, vector: Float32, share: float) -> None:
         self.net.average_into(vector, share)
@@ -150,7 +151,7 @@ class QLearner:
         drawn = self._draw(self.updates)
         while True:
             if self._crosses_target():
-                self.target.load(self.net.vector())
+                self.target.load(self.net.vector(), self.net.beside())
             last = self.updates + 1 == due
             ahead = None if last else self._draw_ahead(self.updates + 1)
             error, value = self._update(drawn)
@@ -254,6 +255,7 @@ class QLearner:
         return {
             "vector": self.net.vector(),
             "target": self.target.vector(),
+            **self.net.beside(),  # which are the target's as well
             "counts": np.array([self.steps, self.updates, *self.begun, self.chunks]),
             "obs_moments": np.concatenate([[count], mean, square]),
             **arrays,
@@ -266,8 +268,8 @@ class QLearner:
         self.saved_priorities = {
             name.removeprefix("replay."): array for name, array in state.items() if name.startswith("replay.")
         }
-        self.net.load(state["vector"])
-        self.target.load(state["target"])
+        self.net.load(state["vector"], state)
+        self.target.load(state["target"], state)
         self.optimizer.load_state({name: state[f"adam.{name}"] for name in ("mean", "square", "steps")})
         self.obs_moments = returns.unpack_moments(state["obs_moments"])
 

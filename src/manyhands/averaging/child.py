@@ -11,6 +11,7 @@ import numpy as np
 
 from manyhands.averaging.link import Link, Welcome
 from manyhands.averaging.maths import SMALLEST_SCALE, Feedback, absurdity, root_mean_square
+from manyhands.averaging.protocol import statistics
 from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.arrays import Float32
@@ -60,16 +61,15 @@ class Exchanger:
         averaging = self.link.averaging
         if self.steps - self.told < averaging.every or self.link.connection is None:
             return
-        theirs = self.exchange(learner.weights().vector)
+        theirs = self.exchange(learner.weights())
         self._look_ahead()
-        if theirs is not None and averaging.beta and self._usable(learner.weights().vector, theirs):
-            learner.average_into(theirs, averaging.beta)
+        if theirs is not None and averaging.beta and self._usable(learner.weights(), theirs):
+            learner.average_into(theirs.vector, averaging.beta)
 
-    def _usable(self, mine: Float32, theirs: Float32) -> bool:
+    def _usable(self, mine: Weights, theirs: Weights) -> bool:
         """Return whether the parent's weights are usable; report bad ones once, until they are good again."""
-        trained = self.spec.trained
-        scale = max(SMALLEST_SCALE, root_mean_square(mine[:trained]))
-        why = absurdity(mine, theirs, self.link.averaging.beta, trained, scale)
+        scale = max(SMALLEST_SCALE, root_mean_square(mine.vector))
+        why = absurdity(mine, theirs, self.link.averaging.beta, scale)
         if why and not self.ruinous:
             self.link.said(
                 f"refused the weights of the parent at {self.link.url}: {why}; training with its own"
@@ -80,7 +80,7 @@ class Exchanger:
     def _look_ahead(self) -> None:
         self.horizon.told = max(0.0, 1.0 - self.base / self.link.averaging.exchanges)
 
-    def exchange(self, mine: Float32) -> Float32 | None:
+    def exchange(self, mine: Weights) -> Weights | None:
         """Send our weights; return the parent's, or None where it cannot be reached."""
         meta = {
             "base": self.base,
@@ -92,17 +92,18 @@ class Exchanger:
         if self.feedback.how != self.link.averaging.format:
             self.feedback = Feedback(self.link.averaging.format, self.spec.size)
         began = time.perf_counter()
-        message = wire.Message("exchange", self.spec.schema, meta, self.feedback.quantise(mine))
-        answer = self.link.ask(message, self.spec.size)
+        beside = wire.beside_arrays(statistics(self.spec, mine.beside))
+        arrays = {**self.feedback.quantise(mine.vector), **beside}
+        theirs = self.link.ask(wire.Message("exchange", self.spec.schema, meta, arrays), self.spec)
         if self.link.over or self.link.refused:
             self.stop()
-        if answer is None:
+        if theirs is None:
             self.feedback = Feedback(self.feedback.how, self.spec.size)  # what was lost, was lost with it
             return None
         self.told = self.steps
         self.round_trip = time.perf_counter() - began
         self.exchanges += 1
-        self.base, theirs = answer
+        self.base = theirs.version
         return theirs
 
 

@@ -12,6 +12,7 @@ from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.checks import require
 from manyhands.core.errors import RunError
+from manyhands.core.weights import weights_nbytes
 from manyhands.hogwild.cores import SharedMemory
 from manyhands.runs.plan import COPIES_OF_BATCHES, COPIES_OF_WEIGHTS, Plan
 from manyhands.system.memory import free_memory
@@ -78,7 +79,8 @@ def memory_parts(planned: Plan) -> dict[str, int]:
     """
     config, task = planned.config, planned.task
     layout, shards = task.layout, config.collect.shards
-    weights = 4 * planned.spec.size * (COPIES_OF_WEIGHTS + max(1, config.run.workers))
+    copies = COPIES_OF_WEIGHTS + max(1, config.run.workers)
+    weights = weights_nbytes(planned.spec.size, task.beside) * copies
     parts = {"the network (net.hidden)": weights}
     if task.cores is not None:
         parts["what its cores share (net.hidden, algo.memory)"] = SharedMemory.size(task)

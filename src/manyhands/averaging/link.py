@@ -17,20 +17,26 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from manyhands.averaging.maths import LARGEST_START, LARGEST_STATISTIC, dequantise, root_mean_square
+from manyhands.averaging.maths import (
+    LARGEST_START,
+    LARGEST_STATISTIC,
+    largest_statistic,
+    root_mean_square,
+)
 from manyhands.averaging.protocol import (
     OVER,
     PROTOCOL,
     AveragingConfig,
     client_tls,
     number,
+    read_weights,
     received,
     structure,
     text,
 )
 from manyhands.config.settings import Config
 from manyhands.core import wire
-from manyhands.core.arrays import Array, Float32
+from manyhands.core.arrays import Array
 from manyhands.core.decoding import check_plain, decode
 from manyhands.core.errors import ManyhandsError, RunError, UsageError, WireError
 from manyhands.core.networks import NetSpec
@@ -73,12 +79,11 @@ class Welcome:
             spec = NetSpec.from_json(text(message.meta, "spec", wire.MAX_HEADER))
             if message.schema != spec.schema:
                 raise WireError("its structure is not the one that its header names")
-            version = int(number(message.meta, "version"))
             return cls(
                 _read_config(message.meta.get("config"), allowed),
                 spec,
                 decode(AveragingConfig, message.meta.get("averaging"), "averaging"),
-                Weights(version, _read_weights(message.arrays, spec), spec.schema),
+                _read_first(message.arrays, spec, int(number(message.meta, "version"))),
             )
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, ManyhandsError) as error:
             why = one_line(error, SHOWN)
@@ -96,15 +101,17 @@ def _read_config(plain: Any, allowed: Sequence[str]) -> Config:
     return config
 
 
-def _read_weights(arrays: Mapping[str, Array], spec: NetSpec) -> Float32:
+def _read_first(arrays: Mapping[str, Array], spec: NetSpec, version: int) -> Weights:
     """Decode first weights that a network can learn from."""
     vector = arrays["vector"]
     if vector.dtype != np.float32 or vector.shape != (spec.size,) or not np.isfinite(vector).all():
         raise WireError(f"weights that are not {spec.size} finite numbers")
-    size = root_mean_square(vector[: spec.trained])
-    if size > LARGEST_START or np.abs(vector[spec.trained :]).max(initial=0.0) > LARGEST_STATISTIC:
+    beside = wire.read_beside(arrays, spec.statistics, ("vector",))
+    size = root_mean_square(vector)
+    if size > LARGEST_START or largest_statistic(beside) > LARGEST_STATISTIC:
         raise WireError(f"weights that no network can learn from (root mean square {size:.2g})")
-    return vector.copy()
+    copies = {name: array.copy() for name, array in beside.items()}
+    return Weights(version, vector.copy(), spec.schema, copies)
 
 
 class NobodyError(RunError):
@@ -234,8 +241,8 @@ class Link:
                 raise NobodyError(f"lost the parent at {self.url}: {_in_words(error)}") from error
             raise
 
-    def ask(self, message: wire.Message, size: int) -> tuple[int, Float32] | None:
-        """Send weights; return the parent's version and weights, or None while there is no connection."""
+    def ask(self, message: wire.Message, spec: NetSpec) -> Weights | None:
+        """Send weights; return the parent's, or None while there is no connection."""
         connection = self.connection
         if connection is None:
             return None
@@ -255,7 +262,7 @@ class Link:
             if answer.meta.get("refused"):
                 why = one_line(answer.meta["refused"], SHOWN)
                 self.said(f"the parent at {self.url} refused this child's weights: {why}")
-            return version, dequantise(answer.arrays, self.averaging.format, size)
+            return read_weights(answer, spec, self.averaging.format, version)
         except (ConnectionClosed, OSError, TimeoutError, WireError) as error:
             if _says_over(error):
                 self.over = True

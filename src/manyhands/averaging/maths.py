@@ -8,6 +8,8 @@ import numpy as np
 
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.errors import WireError
+from manyhands.core.networks import MEAN, SCALE
+from manyhands.core.weights import Weights
 
 Format = Literal["float32", "float16", "int8"]
 FORMATS: tuple[Format, ...] = ("float32", "float16", "int8")
@@ -49,40 +51,47 @@ def root_mean_square(vector: Float32) -> float:
         return math.sqrt(float(np.dot(vector, vector)) / max(1, len(vector)))
 
 
-def absurdity(mine: Float32, other: Float32, share: float, trained: int, scale: float) -> str:
+def absurdity(mine: Weights, other: Weights, share: float, scale: float) -> str:
     """Say why `mine` must not be averaged with `other`; return "" for all honest weights.
 
-    The first `trained` numbers may move by STEP_LIMIT times `scale`, a root mean square that weights have
-    here. The others are statistics of inputs.
+    Weights may move by STEP_LIMIT times `scale`, a root mean square that weights have here. The statistics of
+    inputs beside them have bounds of their own.
     """
-    if why := _absurd_statistics(mine[trained:], other[trained:], share):
+    if why := _absurd_statistics(mine.beside, other.beside, share):
         return why
     with np.errstate(over="ignore"):
-        moved = share * root_mean_square(other[:trained] - mine[:trained])
+        moved = share * root_mean_square(other.vector - mine.vector)
     limit = STEP_LIMIT * scale
     if moved > limit:
         away = f"a step to them is {moved:.2g} (root mean square), allowed are {limit:.2g}"
         return f"they are so far away that {away}"
-    size = root_mean_square(other[:trained])
+    size = root_mean_square(other.vector)
     if size > LARGEST_START:  # by many steps, each of which was small for weights that had grown so far
         return f"no network can learn from weights of that size (root mean square {size:.2g})"
     return ""
 
 
-def _absurd_statistics(mine: Float32, other: Float32, share: float) -> str:
-    """Say what is wrong with the means and scales (1 / deviation) of inputs, half of the numbers each.
+def largest_statistic(beside: Mapping[str, Array]) -> float:
+    """Return the largest magnitude in these arrays; 0 where there are none."""
+    return max((float(np.abs(array).max()) for array in beside.values()), default=0.0)
+
+
+def _absurd_statistics(mine: Mapping[str, Array], other: Mapping[str, Array], share: float) -> str:
+    """Say what is wrong with the means and scales (1 / deviation) of inputs.
 
     Statistics that are still initial, 0 and 1 throughout, accept any mean. After that `mine` are on the way
     to the others': the mean is `share` times theirs, and the deviation still far too small. So a mean may
     also lie away by twice its own size / `share`, which lets honest ones undo what others have done as well.
     """
-    (mean, scale), (their_mean, their_scale) = np.split(mine, 2), np.split(other, 2)
-    if not len(other) or not share:
+    if MEAN not in other or not share:
         return ""
-    if float(np.abs(other).max()) > LARGEST_STATISTIC:
+    mean, scale, their_mean, their_scale = (each[name] for each in (mine, other) for name in (MEAN, SCALE))
+    if largest_statistic(other) > LARGEST_STATISTIC:
         return f"they hold statistics of inputs beyond {LARGEST_STATISTIC:g}"
-    if float(np.abs(their_scale).max()) > LARGEST_SCALE:  # int8 may round one a little below 0
+    if float(their_scale.max()) > LARGEST_SCALE:
         return f"they scale inputs by more than {LARGEST_SCALE:g}"
+    if float(their_scale.min()) <= 0:
+        return "they scale inputs by 0 or less"
     if not mean.any() and (scale == 1).all():
         return ""
     own_mean = np.abs(mean.astype(np.float64))

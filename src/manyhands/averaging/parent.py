@@ -23,7 +23,6 @@ from manyhands.averaging.maths import (
     SMALLEST_SCALE,
     Feedback,
     absurdity,
-    dequantise,
     root_mean_square,
     within,
 )
@@ -37,18 +36,19 @@ from manyhands.averaging.protocol import (
     difference,
     message_limit,
     number,
+    read_weights,
     received,
     same_token,
+    statistics,
     structure,
     text,
 )
 from manyhands.config.settings import Config
 from manyhands.core import wire
-from manyhands.core.arrays import Float32
 from manyhands.core.errors import RunError, WireError
 from manyhands.core.networks import NetSpec
 from manyhands.core.texts import one_line
-from manyhands.core.weights import Weights, average
+from manyhands.core.weights import Weights, average, split_beside
 
 HELLO_TIMEOUT = 10.0
 """Seconds that a new connection has to send its hello."""
@@ -92,8 +92,11 @@ class Parent:
         """
         logging.getLogger("websockets").setLevel(logging.CRITICAL)  # `said` says it in our words
         self.averaging, self.config, self.spec = averaging, config, spec
-        self.vector, self.version = first.vector.copy(), first.version
-        self.first_scale = max(SMALLEST_SCALE, root_mean_square(self.vector[: spec.trained]))
+        # One step moves both, and `max_step` is how far it may.
+        self.numbers = np.concatenate([first.vector, *statistics(spec, first.beside).values()])
+        self.vector, self.statistics = split_beside(self.numbers, spec.size, spec.statistics)
+        self.version = first.version
+        self.first_scale = max(SMALLEST_SCALE, root_mean_square(self.vector))
         self.token, self.silence = token, silence
         self.said, self.exchanged, self.turned, self.room = said, exchanged, turned, room
         stats = stats or ParentStats({}, Forgotten())
@@ -124,7 +127,8 @@ class Parent:
         self.stopping = True
 
     def weights(self) -> Weights:
-        return Weights(self.version, self.vector.copy(), self.spec.schema)
+        vector, beside = split_beside(self.numbers.copy(), self.spec.size, self.spec.statistics)
+        return Weights(self.version, vector, self.spec.schema, beside)
 
     async def run(self, host: str, port: int, tls: ssl.SSLContext | None, ready: Callable[[], None]) -> None:
         asyncio.get_running_loop().set_exception_handler(_quiet_about_ctrl_c)
@@ -201,7 +205,7 @@ class Parent:
             child.join(life)
             if self.over:
                 await close(connection, OVER)
-            connection.protocol.max_message_size = message_limit(self.spec.size)
+            connection.protocol.max_message_size = message_limit(self.spec)
             await self._welcome(connection)
             async with asyncio.timeout(READY_TIMEOUT):
                 ready = received(await connection.recv(), "ready", "end")
@@ -290,7 +294,8 @@ class Parent:
             "averaging": asdict(self.averaging),
             "version": self.version,
         }
-        message = wire.Message("welcome", self.spec.schema, meta, {"vector": self.vector})
+        arrays = {"vector": self.vector, **wire.beside_arrays(self.statistics)}
+        message = wire.Message("welcome", self.spec.schema, meta, arrays)
         await say(connection, wire.encode(message), self.silence)
 
     def _check_structure(self, ready: wire.Message) -> None:
@@ -322,7 +327,7 @@ class Parent:
                 child.refused += 1
                 self.said(f"refused the weights of {child.name}: {why}")
             meta = {"version": self.version, "refused": why}
-            arrays = feedback.quantise(self.vector)
+            arrays = {**feedback.quantise(self.vector), **wire.beside_arrays(self.statistics)}
             answer = wire.encode(wire.Message("answer", self.spec.schema, meta, arrays))
             child.bytes_out += len(answer)
             await say(connection, answer, self.silence)
@@ -333,26 +338,26 @@ class Parent:
             raise Refused(
                 f"weights of structure {message.schema!r:.60} where {self.spec.schema} was expected"
             )
-        vector = dequantise(message.arrays, self.averaging.format, self.spec.size)
+        theirs = read_weights(message, self.spec, self.averaging.format, self.version)
         facts = {name: number(message.meta, name) for name in ("base", "steps", "episodes", "round_trip")}
         recent = message.meta.get("recent")
         mean = number(message.meta, "recent", least=-MOST) if recent is not None else None
         if self.averaging.max_step is None:
-            why = absurdity(self.vector, vector, self.averaging.alpha, self.spec.trained, self._scale())
-            if why:
+            mine = Weights(self.version, self.vector, self.spec.schema, self.statistics)
+            if why := absurdity(mine, theirs, self.averaging.alpha, self._scale()):
                 return why
         stale = max(0.0, self.version - facts["base"])
         self.version += 1  # before anything is waited for, so that there are never more than were wanted
         if self.averaging.hogwild:
-            await asyncio.to_thread(self._move, vector)
+            await asyncio.to_thread(self._move, theirs)
         else:  # one after the other, because nothing else happens on this thread meanwhile
-            self._move(vector)
+            self._move(theirs)
         child.exchanges, child.last = child.exchanges + 1, self.version
         child.recent = mean
         child.staleness += (stale - child.staleness) / child.exchanges
         child.book(int(facts["steps"]), int(facts["episodes"]))
         child.round_trip = facts["round_trip"]
-        child.size = min(MOST, root_mean_square(vector[: self.spec.trained]))
+        child.size = min(MOST, root_mean_square(theirs.vector))
         self.exchanged(self)
         return ""
 
@@ -364,12 +369,14 @@ class Parent:
         sizes = [child.size for child in self.children.values() if child.connected and child.exchanges]
         return max(self.first_scale, median_low(sizes)) if sizes else self.first_scale
 
-    def _move(self, vector: Float32) -> None:
+    def _move(self, theirs: Weights) -> None:
         averaging = self.averaging
-        moved = average(self.vector, vector, averaging.alpha)
+        moved = average(
+            self.numbers, np.concatenate([theirs.vector, *theirs.beside.values()]), averaging.alpha
+        )
         if averaging.max_step:
-            moved = within(self.vector, moved, averaging.max_step)
-        np.copyto(self.vector, moved)
+            moved = within(self.numbers, moved, averaging.max_step)
+        np.copyto(self.numbers, moved)
 
     async def _disconnect(
         self, connection: ServerConnection, name: str, why: str, again: bool = False

@@ -24,16 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manyhands.averaging.maths import FORMATS, Format
+from manyhands.averaging.maths import FORMATS, Format, dequantise
 from manyhands.core import wire
+from manyhands.core.arrays import Array
 from manyhands.core.checks import require
 from manyhands.core.errors import UsageError, WireError
 from manyhands.core.networks import NetSpec
+from manyhands.core.weights import Weights, weights_nbytes
 from manyhands.system.secret_files import read_secret
 
 DEFAULT_ALGO = "a3c"
 DEFAULT_PORT = 8765
-PROTOCOL = 4
+PROTOCOL = 5
 OVER = 4000
 HEADROOM = 64 * 1024
 """Bytes of a message beside its weights."""
@@ -99,9 +101,24 @@ def difference(theirs: Any, ours: Any, name: str = "") -> str:
     return f"{name} is {theirs!r:.100} where the parent has {ours!r:.100}"
 
 
-def message_limit(size: int) -> int:
-    """Return the bytes of the largest message about `size` weights."""
-    return 4 * size + HEADROOM
+def message_limit(spec: NetSpec) -> int:
+    """Return the bytes of the largest message about a network's weights."""
+    return weights_nbytes(spec.size, spec.statistics) + HEADROOM
+
+
+def statistics(spec: NetSpec, beside: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the statistics of inputs, of all that is beside the weights."""
+    return {name: beside[name] for name, _ in spec.statistics}
+
+
+def read_weights(message: wire.Message, spec: NetSpec, how: Format, version: int) -> Weights:
+    """Read quantised weights and the statistics of inputs, as they are exchanged.
+
+    Raise WireError for anything but the finite numbers that `spec` has, in the format agreed on.
+    """
+    vector = dequantise(message.arrays, how, spec.size)
+    beside = wire.read_beside(message.arrays, spec.statistics, ("values", "scales"))
+    return Weights(version, vector, spec.schema, beside)
 
 
 def text(meta: Mapping[str, Any], name: str, limit: int = NAME_LENGTH) -> str:

@@ -16,7 +16,7 @@ from manyhands.core.errors import ManyhandsError, RunError, UsageError
 from manyhands.core.seeding import INIT, hash_seed
 from manyhands.core.texts import one_line
 from manyhands.envs import make as envs
-from manyhands.runs.plan import plan
+from manyhands.runs.plan import first_beside, plan
 from manyhands.runs.training import train
 from manyhands.runs.view import is_watched
 from manyhands.system.machine import usable_cores
@@ -107,7 +107,8 @@ def _train_for(
         on = f"{cores} core{'s' if cores > 1 else ''}"
         print(f"{name}: {env_id} with {config.run.algo} on {on} for {link.url}", flush=True)
         exchanger = Exchanger(link, spec, welcome.weights.version)
-        start = replace(welcome.weights, version=0)
+        beside = {**first_beside(config, spec), **welcome.weights.beside}
+        start = replace(welcome.weights, version=0, beside=beside)
         view = ChildView(exchanger, quiet)
         train(config, directory=directory / "run", view=view, exchange=exchanger, start=start, log="none")
     if link.refused:

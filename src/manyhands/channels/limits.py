@@ -10,6 +10,7 @@ from manyhands.collect import starts
 from manyhands.collect.collector import TEST_LANES
 from manyhands.core.errors import UsageError
 from manyhands.core.orders import Task
+from manyhands.core.weights import weights_nbytes
 from manyhands.envs import lto
 
 MEGABYTE = 10**6
@@ -58,7 +59,7 @@ class OwnLimits:
 
         A process that plays for `others` already, with so many `lanes` in all, has less to give.
         """
-        layout, weights = task.layout, 4 * task.spec.size
+        layout, weights = task.layout, weights_nbytes(task.spec.size, task.beside)
         rollout = layout.dense_nbytes
         needed = sum(map(_needed, (task, *others)))
         for what, wanted, allowed, option in (
@@ -90,7 +91,8 @@ def _needed(task: Task) -> int:
     numbers = layout.steps * layout.lanes * (layout.action.outputs + layout.action.noises)
     numbers += max(layout.lanes, TEST_LANES) * task.spec.activations
     starts = _start_nbytes(task) if task.env.id == lto.ENV_ID else 0
-    return 2 * layout.dense_nbytes + 4 * numbers + KEPT_WEIGHTS * 4 * task.spec.size + starts
+    weights = KEPT_WEIGHTS * weights_nbytes(task.spec.size, task.beside)
+    return 2 * layout.dense_nbytes + 4 * numbers + weights + starts
 
 
 def _start_nbytes(task: Task) -> int:

@@ -57,7 +57,7 @@ class DescribedPolicy:
         self.exploration = np.zeros(1, np.float32)
 
     def load(self, weights: Weights, lanes: slice | None = None) -> None:
-        self.actor.load(weights.vector)
+        self.actor.load(weights.vector, weights.beside)
         if self.action.kind == "gaussian":
             self.exploration = self.actor.forward(NO_OBS, "log_std")
         elif self.action.kind == "values" and lanes is not None:
@@ -101,7 +101,7 @@ class OwnPolicy:
         self.free = [head.name for head in spec.heads if head.free]
 
     def load(self, weights: Weights, lanes: slice | None = None) -> None:
-        self.actor.load(weights.vector)
+        self.actor.load(weights.vector, weights.beside)
 
     def outputs(self, obs: Float32) -> Outputs:
         return {name: self.actor.forward(obs, name) for name in self.sizes}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from manyhands.core.arrays import Float32
 from manyhands.core.errors import UsageError
+from manyhands.core.weights import Beside
 
 Activation = Literal["tanh", "relu", "none"]
 ACTIVATIONS = ("tanh", "relu", "none")
@@ -20,6 +21,8 @@ MAX_LAYERS = 256
 MAX_DIMENSIONS = 6
 KERNELS = "channels last"
 """The layout of kernels in the vector, which the description does not say."""
+MEAN, SCALE = "input_mean", "input_scale"
+"""The names of the statistics of inputs, which travel beside the vector; a scale is 1 / deviation."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Parameter:
     shape: tuple[int, ...]
     offset: int
     gain: float
-    kind: Literal["weight", "bias", "free", "mean", "scale"]
+    kind: Literal["weight", "bias", "free"]
 
     @property
     def end(self) -> int:
@@ -80,7 +83,7 @@ class NetSpec:
     """A network as plain data. Input -> trunk -> every head.
 
     `image` says how a three-dimensional input lies: "hwc", "chw", or "" for vectors. With `normalise` the
-    input is shifted and scaled by running statistics, which travel at the end of the vector.
+    input is shifted and scaled by running statistics, which travel beside the vector.
     """
 
     input_shape: tuple[int, ...]
@@ -96,7 +99,7 @@ class NetSpec:
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Every parameter in vector order: trunk, heads, then the input statistics, which are not trained."""
+        """Every parameter in vector order: trunk, then heads."""
         found: list[Parameter] = []
 
         def add(name: str, shape: tuple[int, ...], gain: float, kind: Any) -> None:
@@ -129,9 +132,6 @@ class NetSpec:
             for i, layer in enumerate(head.hidden):
                 size = add_dense(f"{head.name}{i}", size, layer.size, hidden_gain(layer.activation))
             add_dense(head.name, size, head.size, head.gain)
-        if self.normalise:
-            add("input.mean", (prod(self.input_shape),), 0.0, "mean")
-            add("input.scale", (prod(self.input_shape),), 1.0, "scale")
         return tuple(found)
 
     @cached_property
@@ -154,9 +154,14 @@ class NetSpec:
         return total + sum(head.size + sum(layer.size for layer in head.hidden) for head in heads)
 
     @cached_property
-    def trained(self) -> int:
-        """The number of parameters, from the front of the vector, that an optimizer may move."""
-        return self.size - 2 * prod(self.input_shape) if self.normalise else self.size
+    def statistics(self) -> Beside:
+        """The names and sizes of what travels beside the vector: a mean and a scale for every input."""
+        size = prod(self.input_shape)
+        return ((MEAN, size), (SCALE, size)) if self.normalise else ()
+
+    def initial_statistics(self) -> dict[str, Float32]:
+        """Return means of 0 and scales of 1."""
+        return {name: np.full(size, float(name == SCALE), np.float32) for name, size in self.statistics}
 
     def head(self, name: str) -> Head:
         return next(head for head in self.heads if head.name == name)

@@ -21,7 +21,7 @@ from manyhands.core.weights import Beside
 MAX_SIDE = 2**31
 MAX_SIDES = 6
 MAX_COLUMNS = 32
-MAX_BESIDE = 2**20
+MAX_BESIDE = 2**24
 """Most numbers of one array beside the weights."""
 MAX_EPISODES = 100_000
 """Most episodes of one part of a test."""
@@ -114,6 +114,8 @@ class Task:
             for name, size in self.beside
         ):
             raise ValueError(f"{self.beside!r:.100} beside the weights")
+        if not set(self.spec.statistics) <= set(self.beside):
+            raise ValueError("a network without the statistics of its inputs")
         if self.cores is not None and not 0 < self.cores.count <= MAX_SIDE:
             raise ValueError(f"{self.cores.count!r:.60} cores that learn together")
 

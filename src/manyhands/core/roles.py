@@ -21,7 +21,8 @@ from manyhands.core.weights import Weights
 class Actor(Protocol):
     """A network that only goes forward."""
 
-    def load(self, vector: Float32) -> None: ...
+    def load(self, vector: Float32, beside: Mapping[str, Array] = {}) -> None:
+        """Act with these weights; the statistics of its inputs, where it has any, are `beside` them."""
 
     def forward(self, obs: Float32, head_name: str) -> Float32: ...
 
@@ -33,14 +34,18 @@ Tensor = Any
 class Net(Protocol):
     """A network that learns. All that it learns lies in one flat vector, and gradients in another."""
 
-    gradient: Tensor  # [n], of the numbers that are learned
-    trained: Tensor  # [n], these numbers
+    flat: Tensor  # [n], all that it learns
+    gradient: Tensor  # [n]
     views: dict[str, Tensor]  # parameters by name
 
-    def load(self, vector: Float32) -> None: ...
+    def load(self, vector: Float32, beside: Mapping[str, Array] = {}) -> None:
+        """Go on with these weights and, where it has any, the statistics of inputs `beside` them."""
 
     def vector(self) -> Float32:
         """Return a copy of the whole vector."""
+
+    def beside(self) -> dict[str, Array]:
+        """Return copies of the statistics of its inputs, by name."""
 
     def average_into(self, vector: Float32, share: float) -> None:
         """Move towards `vector`, by this share of the way."""

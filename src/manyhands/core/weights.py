@@ -25,6 +25,20 @@ class Weights:
     beside: Mapping[str, Array] = field(default_factory=dict)
 
 
+def weights_nbytes(size: int, beside: Beside) -> int:
+    """Return the bytes of a vector of `size` numbers and of what travels beside it."""
+    return 4 * (size + sum(length for _, length in beside))
+
+
+def split_beside(numbers: Float32, size: int, beside: Beside) -> tuple[Float32, dict[str, Float32]]:
+    """Return a vector and what travels beside it, as views of `numbers`, where they follow one another."""
+    at, arrays = size, {}
+    for name, length in beside:
+        arrays[name] = numbers[at : at + length]
+        at += length
+    return numbers[:size], arrays
+
+
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 

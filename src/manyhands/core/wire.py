@@ -10,7 +10,7 @@ body (header included) is one zstd frame, whose size is checked before it is unp
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -196,9 +196,13 @@ def _array_entry(entry: Any) -> tuple[str, str, tuple[int, ...]]:
     raise WireError("an array's entry is not [name, dtype, shape]")
 
 
+def beside_arrays(beside: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what travels beside weights as arrays of a message."""
+    return {f"{BESIDE}{name}": array for name, array in beside.items()}
+
+
 def encode_weights(weights: Weights) -> bytes:
-    beside = {f"{BESIDE}{name}": array for name, array in weights.beside.items()}
-    arrays = {"vector": weights.vector, **beside}
+    arrays = {"vector": weights.vector, **beside_arrays(weights.beside)}
     return encode(Message("weights", weights.schema, {"version": weights.version}, arrays))
 
 
@@ -215,15 +219,20 @@ def read_weights(message: Message, spec: NetSpec, beside: Beside = ()) -> Weight
         raise WireError(f"weights that are not {spec.size} float32 numbers")
     if not np.isfinite(vector).all():
         raise WireError("weights that are not finite")
+    extras = read_beside(message.arrays, beside, ("vector",))
+    return Weights(_integer(message.meta, "version"), vector, spec.schema, extras)
+
+
+def read_beside(arrays: Mapping[str, Array], beside: Beside, vector: Collection[str]) -> dict[str, Array]:
+    """Return the arrays `beside` those that hold the `vector`; refuse all others."""
     sizes = {f"{BESIDE}{name}": size for name, size in beside}
-    found = {name: array for name, array in message.arrays.items() if name != "vector"}
+    found = {name: array for name, array in arrays.items() if name not in vector}
     if found.keys() != sizes.keys():
         raise WireError(f"weights with {', '.join(sorted(found)) or 'nothing'} beside them")
     for name, array in found.items():
         if array.dtype != np.float32 or array.shape != (sizes[name],) or not np.isfinite(array).all():
             raise WireError(f"{name} is not {sizes[name]} finite float32 numbers")
-    extras = {name.removeprefix(BESIDE): array for name, array in found.items()}
-    return Weights(_integer(message.meta, "version"), vector, spec.schema, extras)
+    return {name: found[f"{BESIDE}{name}"] for name, _ in beside}
 
 
 def encode_trajectory(trajectory: Trajectory, schema: str, compress: bool = False) -> bytes:

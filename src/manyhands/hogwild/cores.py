@@ -41,9 +41,8 @@ class SharedMemory:
             arrays.append(np.frombuffer(buffer, dtype, math.prod(shape), at).reshape(shape))
             at += _aligned(dtype, shape)
         self.clock, self.left, self.vector, self.state, self.played, self.target_params, rows, counts = arrays
-        trained = self.vector[: task.spec.trained]
         self.optimizer = SharedOptimizer(
-            Hogwild.of(task.cores).settings, trained, self.state, self.clock, self.left
+            Hogwild.of(task.cores).settings, self.vector, self.state, self.clock, self.left
         )
         self.replay = SharedReplay(rows, counts)
 
@@ -63,7 +62,7 @@ def _shapes(task: Task) -> list[tuple[str, tuple[int, ...]]]:
         ("<i8", (1,)),
         ("<f4", (1,)),
         ("<f4", (spec.size,)),
-        ("<f4", (KEPT[algorithm.settings.optimizer], spec.trained)),
+        ("<f4", (KEPT[algorithm.settings.optimizer], spec.size)),
         ("<i8", (cores,)),
         ("<f4", (targets, spec.size)),
         ("<f4", (cores, algorithm.capacity, width(math.prod(spec.input_shape)))),

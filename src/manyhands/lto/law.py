@@ -8,7 +8,7 @@ import numpy as np
 
 from manyhands.core.arrays import Array
 from manyhands.core.errors import UsageError, missing_extra
-from manyhands.core.networks import NetSpec
+from manyhands.core.networks import MEAN, SCALE, NetSpec
 from manyhands.core.weights import Weights
 from manyhands.envs.lto import ENV_ID, Problem
 from manyhands.nets.numpy_net import NumpyNet
@@ -26,7 +26,7 @@ class Law:
     @classmethod
     def of(cls, problem: Problem, spec: NetSpec, weights: Weights) -> "Law":
         net = NumpyNet(spec)
-        net.load(weights.vector)
+        net.load(weights.vector, weights.beside)
         return cls(problem, net)
 
     @classmethod
@@ -72,7 +72,7 @@ class Law:
         weight, bias, activation = found[-1]
         found[-1] = weight[:, : self.problem.x], bias[: self.problem.x], activation
         if self.net.spec.normalise:
-            mean, scale = (self.net.views[f"input.{name}"] for name in ("mean", "scale"))
+            mean, scale = (self.net.statistics[name] for name in (MEAN, SCALE))
             weight, bias, activation = found[0]
             found[0] = weight * scale[:, None], bias - (mean * scale) @ weight, activation
         return found

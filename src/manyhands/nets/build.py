@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from manyhands.config.settings import NetConfig
-from manyhands.core.arrays import Float32
 from manyhands.core.networks import Conv, Dense, Head, NetSpec
 from manyhands.core.roles import Actor, Net
 from manyhands.core.spaces import ObsSpec, Spaces
+from manyhands.core.weights import Weights
 
 
 def actor(spec: NetSpec) -> Actor:
@@ -22,11 +22,11 @@ def actor(spec: NetSpec) -> Actor:
     return NumpyNet(spec)
 
 
-def learning_net(spec: NetSpec, vector: Float32) -> Net:
-    """Return a network that learns, starting with these numbers."""
+def learning_net(spec: NetSpec, weights: Weights) -> Net:
+    """Return a network that learns, starting with these weights."""
     from manyhands.nets.torch_net import TorchNet
 
-    return TorchNet(spec, vector)
+    return TorchNet(spec, weights.vector, weights.beside)
 
 
 def actor_critic(config: NetConfig, spaces: Spaces) -> NetSpec:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from manyhands.core.arrays import Float32
-from manyhands.core.networks import Activation, NetSpec
+from manyhands.core.networks import MEAN, SCALE, Activation, NetSpec
 from manyhands.nets.numpy_net import NORMAL_LIMIT, NumpyNet
 
 
@@ -42,9 +42,8 @@ class NumpyGradient:
 
     def __init__(self, spec: NetSpec) -> None:
         self.spec, self.net = spec, NumpyNet(spec)  # which acts with the same numbers
-        self.gradient = np.zeros(spec.trained, np.float32)
-        trained = [p for p in spec.parameters if p.kind not in ("mean", "scale")]
-        self.of = {p.name: self.gradient[p.offset : p.end].reshape(p.shape) for p in trained}
+        self.gradient = np.zeros(spec.size, np.float32)
+        self.of = {p.name: self.gradient[p.offset : p.end].reshape(p.shape) for p in spec.parameters}
         self.trunk = [self._layer(f"trunk{i}", layer.activation) for i, layer in enumerate(spec.trunk)]
         self.heads = {
             head.name: [
@@ -66,7 +65,7 @@ class NumpyGradient:
         """Return the outputs [B, size] of heads that look at the observations [B, ...]."""
         hidden = obs.reshape(len(obs), -1)
         if self.spec.normalise:
-            hidden = (hidden - self.net.views["input.mean"]) * self.net.views["input.scale"]
+            hidden = (hidden - self.net.statistics[MEAN]) * self.net.statistics[SCALE]
             hidden = np.clip(hidden, -NORMAL_LIMIT, NORMAL_LIMIT)
         self.trunk_values = _through(self.trunk, hidden)
         chains = [self.heads[name] for name in names]

@@ -1,9 +1,11 @@
 """NumPy's interpreter of a NetSpec: dense networks, forward only. This is what acts."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from manyhands.core.arrays import Float32
-from manyhands.core.networks import Activation, Conv, NetSpec
+from manyhands.core.arrays import Array, Float32
+from manyhands.core.networks import MEAN, SCALE, Activation, Conv, NetSpec
 
 NORMAL_LIMIT = 10.0
 """Normalised inputs are cut at this many deviations, in both interpreters."""
@@ -15,6 +17,7 @@ class NumpyNet:
     def __init__(self, spec: NetSpec) -> None:
         self.spec = spec
         self.vector = np.zeros(spec.size, np.float32)
+        self.statistics = spec.initial_statistics()
         self.views = {p.name: self.vector[p.offset : p.end].reshape(p.shape) for p in spec.parameters}
         self.chains = {head.name: self._chain(head.name) for head in spec.heads if not head.free}
         self.buffers: dict[tuple[str, int], list[Float32]] = {}
@@ -33,8 +36,10 @@ class NumpyNet:
             for name, activation in names
         ]
 
-    def load(self, vector: Float32) -> None:
+    def load(self, vector: Float32, beside: Mapping[str, Array] = {}) -> None:
         self.vector[...] = vector
+        for name, array in self.statistics.items():
+            array[...] = beside[name]
 
     def forward(self, obs: Float32, head_name: str) -> Float32:
         """Return one head's outputs [B, size] for observations [B, ...]; the next call reuses them."""
@@ -47,7 +52,7 @@ class NumpyNet:
             self.buffers[head_name, len(obs)] = outs
         hidden = obs.reshape(len(obs), -1)
         if self.spec.normalise:
-            hidden = (hidden - self.views["input.mean"]) * self.views["input.scale"]
+            hidden = (hidden - self.statistics[MEAN]) * self.statistics[SCALE]
             np.clip(hidden, -NORMAL_LIMIT, NORMAL_LIMIT, out=hidden)
         for (weight, bias, activation), out in zip(chain, outs, strict=True):
             np.matmul(hidden, weight, out=out)

@@ -2,7 +2,7 @@
 
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,14 +11,12 @@ from torch import Tensor
 
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.errors import RunError
-from manyhands.core.networks import Activation, Conv, NetSpec, Parameter
+from manyhands.core.networks import MEAN, SCALE, Activation, Conv, NetSpec, Parameter
 from manyhands.core.weights import average
 from manyhands.nets.numpy_net import NORMAL_LIMIT
 from manyhands.nets.torch_layers import ConvLayer, DenseHeads, DenseLayer, FreeHead, Trunk, shaped
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-STATISTICS = "input."
-"""The prefix of the names of numbers that are measured, not learned."""
 KEPT = 2**30
 """Bytes up to which freed memory is kept."""
 
@@ -29,13 +27,15 @@ class TorchNet:
     So the optimizer sees a single tensor, clipping is one norm, and sending is one copy.
     """
 
-    def __init__(self, spec: NetSpec, vector: Float32) -> None:
+    def __init__(self, spec: NetSpec, vector: Float32, beside: Mapping[str, Array] = {}) -> None:
         if spec.image:
             keep_memory()
         self.spec = spec
         self.flat = torch.from_numpy(np.array(vector, np.float32))
-        self.gradient = torch.zeros(spec.trained)
-        self.trained = self.flat[: spec.trained].detach()
+        self.gradient = torch.zeros(spec.size)
+        self.statistics = {
+            name: torch.from_numpy(np.array(beside[name], np.float32)) for name, _ in spec.statistics
+        }
         self.heads: dict[tuple[str, ...], list[DenseHeads | FreeHead]] = {}
         self.last: list[DenseHeads | FreeHead] = []
         self.inputs: Tensor  # of the last `forward`, as the first layer saw them
@@ -43,8 +43,7 @@ class TorchNet:
         self.views: dict[str, Tensor] = {}
         for p in spec.parameters:
             view = _view(self.flat, p)
-            if p.kind not in ("mean", "scale"):
-                view.grad = _view(self.gradient, p)
+            view.grad = _view(self.gradient, p)
             self.views[p.name] = view
         self.trunk = Trunk([self._trunk_layer(i) for i in range(len(spec.trunk))])
 
@@ -53,23 +52,23 @@ class TorchNet:
         assert gradient is not None
         return gradient
 
-    def load(self, vector: Float32) -> None:
+    def load(self, vector: Float32, beside: Mapping[str, Array] = {}) -> None:
         self.flat.numpy()[...] = vector  # not through torch, which warns of read-only arrays
+        for name, numbers in self.statistics.items():
+            numbers.numpy()[...] = beside[name]
 
     def average_into(self, vector: Float32, share: float) -> None:
-        """Move towards `vector`, by this share of the way; all but the numbers that are not learned."""
-        own = {name: view.clone() for name, view in self.views.items() if name.startswith(STATISTICS)}
-        self.load(average(self.vector(), vector, share))
-        for name, view in own.items():
-            self.views[name].copy_(view)
+        """Move towards `vector`, by this share of the way; the statistics of inputs stay its own."""
+        self.flat.numpy()[...] = average(self.vector(), vector, share)
 
     def set_input_moments(self, count: float, mean: Array, square: Array) -> None:
         """Shift and scale observations by their mean and sum of squared deviations from now on."""
-        self.views["input.mean"].copy_(torch.from_numpy(mean))
-        self.views["input.scale"].copy_(torch.from_numpy(1.0 / np.sqrt(square / count + 1e-6)))
+        self.statistics[MEAN].copy_(torch.from_numpy(mean))
+        self.statistics[SCALE].copy_(torch.from_numpy(1.0 / np.sqrt(square / count + 1e-6)))
 
     def check_finite(self, steps: int) -> None:
-        if not bool(torch.isfinite(self.flat.sum())):  # of which one that is not finite makes another
+        total = sum((numbers.sum() for numbers in self.statistics.values()), self.flat.sum())
+        if not bool(torch.isfinite(total)):  # of which one that is not finite makes another
             raise RunError(
                 f"the weights are no longer finite after {steps} steps; "
                 "try a smaller algo.learning_rate or algo.reward_scale"
@@ -78,6 +77,9 @@ class TorchNet:
     def vector(self) -> Float32:
         copy: Float32 = self.flat.numpy().copy()
         return copy
+
+    def beside(self) -> dict[str, Array]:
+        return {name: numbers.numpy().copy() for name, numbers in self.statistics.items()}
 
     def forward(self, obs: Tensor, *names: str) -> list[Tensor]:
         """Return the outputs [B, size] of the named heads for observations [B, ...]."""
@@ -111,7 +113,7 @@ class TorchNet:
         gradient = shaped(inputs_grad, self.inputs)
         if self.spec.normalise:
             inside = self.inputs.abs() < NORMAL_LIMIT
-            rows = gradient.reshape(len(gradient), -1) * self.views["input.scale"]
+            rows = gradient.reshape(len(gradient), -1) * self.statistics[SCALE]
             gradient = rows.view(gradient.shape).where(inside, 0.0)
         if self.spec.image == "hwc":
             gradient = gradient.permute(0, 2, 3, 1)
@@ -166,7 +168,7 @@ class TorchNet:
         """Return observations as the trunk takes them: images channels_last, else rows, scaled if so set."""
         inputs = self._image(obs) if self.spec.image else obs.flatten(1)
         if self.spec.normalise:
-            rows = (inputs.reshape(len(obs), -1) - self.views["input.mean"]) * self.views["input.scale"]
+            rows = (inputs.reshape(len(obs), -1) - self.statistics[MEAN]) * self.statistics[SCALE]
             inputs = rows.clamp(-NORMAL_LIMIT, NORMAL_LIMIT).view(inputs.shape)
         return inputs
 
@@ -181,10 +183,10 @@ class TorchActor:
     """Acts with torch behind NumpyNet's interface, for networks with convolutions."""
 
     def __init__(self, spec: NetSpec) -> None:
-        self.net = TorchNet(spec, np.zeros(spec.size, np.float32))
+        self.net = TorchNet(spec, np.zeros(spec.size, np.float32), spec.initial_statistics())
 
-    def load(self, vector: Float32) -> None:
-        self.net.load(vector)
+    def load(self, vector: Float32, beside: Mapping[str, Array] = {}) -> None:
+        self.net.load(vector, beside)
 
     def forward(self, obs: Float32, head_name: str) -> Float32:
         if self.net.spec.head(head_name).free:

@@ -114,6 +114,8 @@ def _beside_arrays(prefix: str, weights: Weights) -> dict[str, Array]:
 def _weights(
     spec: NetSpec, version: int, arrays: Mapping[str, Array], prefix: str, beside: Mapping[str, int]
 ) -> Weights:
+    if not set(spec.statistics) <= set(dict(beside).items()):
+        raise RunError("weights without the statistics of their inputs, as earlier versions saved them")
     vector = arrays[prefix]
     if vector.dtype != np.float32 or vector.shape != (spec.size,):
         raise RunError(f"{vector.size} weights of {vector.dtype} for a network of {spec.size}")

@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 from manyhands.algos.replay_memory import RESERVE
 from manyhands.config.settings import Config
+from manyhands.core.arrays import Float32
 from manyhands.core.errors import UsageError
 from manyhands.core.networks import NetSpec
 from manyhands.core.orders import Task
 from manyhands.core.seeding import INIT, hash_seed
 from manyhands.core.spaces import Spaces
 from manyhands.core.trajectories import LIFE_LOST, Layout
-from manyhands.core.weights import Weights
+from manyhands.core.weights import Weights, weights_nbytes
 from manyhands.envs import make as envs
 from manyhands.envs.describe import describe
 from manyhands.hogwild.cores import SharedMemory
@@ -38,8 +39,12 @@ class Plan:
 
     def first_weights(self) -> Weights:
         vector = self.spec.initial_vector(hash_seed(self.config.run.seed, INIT), self.config.net.initial_std)
-        beside = self.config.algorithm.beside(self.config.collect.all_lanes)
-        return Weights(0, vector, self.spec.schema, beside)
+        return Weights(0, vector, self.spec.schema, first_beside(self.config, self.spec))
+
+
+def first_beside(config: Config, spec: NetSpec) -> dict[str, Float32]:
+    """Return what travels beside the first weights: the network's statistics, then the algorithm's."""
+    return {**spec.initial_statistics(), **config.algorithm.beside(config.collect.all_lanes)}
 
 
 def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: bool = True) -> Plan:
@@ -75,7 +80,7 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
     if learns_here:
         check_network(spec)
         _check_batches(config, layout)
-    beside = algorithm.beside(config.collect.all_lanes)
+    beside = first_beside(config, spec)
     task = Task(
         config.env,
         spec,
@@ -93,7 +98,7 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
 def check_network(spec: NetSpec) -> None:
     """Refuses a network that this machine's memory cannot hold, before any of it is made."""
     what = f"a network of {spec.size:,} numbers"
-    _check_size(what, 4 * spec.size * COPIES_OF_WEIGHTS, "net.hidden")
+    _check_size(what, weights_nbytes(spec.size, spec.statistics) * COPIES_OF_WEIGHTS, "net.hidden")
 
 
 def _check_batches(config: Config, layout: Layout) -> None:

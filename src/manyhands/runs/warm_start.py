@@ -11,7 +11,7 @@ from manyhands.config.settings import NetConfig
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 from manyhands.core.errors import UsageError
-from manyhands.core.networks import Conv, Dense, NetSpec
+from manyhands.core.networks import MEAN, SCALE, Conv, Dense, NetSpec
 from manyhands.core.weights import Weights
 from manyhands.runs import store
 from manyhands.runs.checkpoint import Checkpoint
@@ -42,7 +42,9 @@ def warm_start(text: str, plan: Plan) -> Start:
     run, which = _find(text)
     source = run.checkpoint(which)
     _check_same(run, source, plan)
-    first = replace(plan.first_weights(), vector=source.weights.vector.copy())
+    first, found = plan.first_weights(), source.weights
+    statistics = {name: found.beside[name] for name, _ in plan.spec.statistics}
+    first = replace(first, vector=found.vector.copy(), beside={**first.beside, **statistics})
     return Start(first, _moments(run, source))
 
 
@@ -58,17 +60,13 @@ def _find(text: str) -> tuple[Run, str | None]:
 
 
 def _moments(run: Run, source: Checkpoint) -> Moments | None:
-    """Return the mean and deviation, which are in the weights, and their count, from the last checkpoint."""
+    """Return mean and deviation, from beside the weights, and their count, from the last checkpoint."""
     if not source.spec.normalise:
         return None
-    found = {
-        parameter.kind: source.weights.vector[parameter.offset : parameter.end].astype(np.float64)
-        for parameter in source.spec.parameters
-        if parameter.kind in ("mean", "scale")
-    }
+    mean, scale = (source.weights.beside[name].astype(np.float64) for name in (MEAN, SCALE))
     count = _count(run, source)
-    variance = np.maximum(found["scale"] ** -2.0 - EPSILON, 0.0)
-    return count, found["mean"], variance * count
+    variance = np.maximum(scale**-2.0 - EPSILON, 0.0)
+    return count, mean, variance * count
 
 
 def _count(run: Run, source: Checkpoint) -> float:

@@ -11,7 +11,7 @@ from manyhands.core.arrays import Array, Float32
 from manyhands.core.errors import RunError
 from manyhands.core.networks import NetSpec
 from manyhands.core.trajectories import Layout
-from manyhands.core.weights import Beside, Weights
+from manyhands.core.weights import Beside, Weights, split_beside, weights_nbytes
 
 ALIGNMENT = 64
 WEIGHT_SLOTS = 4
@@ -83,16 +83,13 @@ class WeightBoard:
         numbers: Float32 = self.numbers[slot].copy()
         if self.versions[slot][0] != version:
             raise RunError(f"weights of version {version} are gone; the newest is {self.newest()}")
-        at, beside = self.spec.size, {}
-        for name, size in self.beside:
-            beside[name] = numbers[at : at + size]
-            at += size
-        return Weights(version, numbers[: self.spec.size], self.spec.schema, beside)
+        vector, beside = split_beside(numbers, self.spec.size, self.beside)
+        return Weights(version, vector, self.spec.schema, beside)
 
 
 def _slot_size(spec: NetSpec, beside: Beside) -> int:
     """Return the bytes of one version: its number, the vector, and what travels beside it."""
-    return _aligned(8 + 4 * (spec.size + sum(size for _, size in beside)))
+    return _aligned(8 + weights_nbytes(spec.size, beside))
 
 
 def rollout_size(layout: Layout) -> int:
