@@ -294,8 +294,6 @@ class Player:
         await inbox.bind(names.model_exchange)
 
     def _play(self, session: Session, message: wire.Message) -> None:
-        from manyhands.channels.base import run_order
-
         session.order_id = check_name(message.meta.get("order"))
         try:
             order = _read_order(message, session.task())
@@ -312,7 +310,7 @@ class Player:
                 self._finish(session.names.run, f"leaves it: {error}")
                 return
         with self._accounting_for(session):
-            run_order(order, session, session.collector)
+            session.collector.run(order, session)
 
     def _answer_unplayed(self, session: Session, text: str, malformed: bool = False) -> None:
         """Tell the executor that an order is not played, and no longer report it as held."""
