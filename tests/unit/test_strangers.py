@@ -366,7 +366,7 @@ def test_what_grows_too_large_when_it_is_made_is_not_made_again(retired: bool) -
     daemon = Daemon("amqp://127.0.0.1:1/", 1, "worker", False, [])
     signs = unshared()
     signs[BEATS], signs[BUSY], signs[SHARD], signs[RUN] = 3, 1, CHECKING, 77
-    watched = Watched(0, "player", Ended(), signs, time.monotonic(), retired=retired)  # type: ignore[arg-type]
+    watched = Watched("player", Ended(), signs, retired=retired, index=0)  # type: ignore[arg-type]
     watched.reason = "it held 5000 MB" if retired else ""
     daemon.players.append(watched)
     daemon._tell = lambda message: None  # type: ignore[method-assign]
@@ -379,7 +379,7 @@ def test_what_grows_too_large_when_it_is_made_is_not_made_again(retired: bool) -
 def buried(signs: memoryview, code: int, once: bool = False) -> tuple[Daemon, list[wire.Message]]:
     """A daemon whose only process has ended with `code`, and what it told executors."""
     daemon, told = Daemon("amqp://127.0.0.1:1/", 1, "worker", once, []), []
-    watched = Watched(0, "manyhands.player.h", Ended(), signs, time.monotonic())  # type: ignore[arg-type]
+    watched = Watched("manyhands.player.h", Ended(), signs, index=0)  # type: ignore[arg-type]
     daemon.players.append(watched)
     daemon.due.clear()
     daemon.welcome = True
