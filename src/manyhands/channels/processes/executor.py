@@ -11,10 +11,7 @@ import selectors
 import socket
 import time
 from collections import deque
-from contextlib import suppress
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -22,7 +19,8 @@ import cloudpickle
 
 from manyhands.channels.base import WorkerStatus
 from manyhands.channels.processes import shared
-from manyhands.channels.supervision import PlayingProcess, new_heartbeat, start
+from manyhands.channels.processes.worker_process import WorkerProcess
+from manyhands.channels.supervision import new_heartbeat, start
 from manyhands.channels.worker_stats import WorkerStats
 from manyhands.config import algorithms
 from manyhands.core import wire
@@ -40,53 +38,10 @@ POLL = 0.2
 """Seconds between two checks of workers that send nothing."""
 WEIGH_INTERVAL = 2.0
 """Seconds between two checks of how much memory the workers hold."""
-SMALL = 1024
-"""Most bytes of a message of which a pipe holds a hundred; no worker has as many orders."""
 GRACE = 2.0
 """Seconds that a worker has to leave by itself before it is killed."""
 START_TIMEOUT = 60.0
 """Seconds that a worker may take to start; importing a heavy environment is slow."""
-
-
-@dataclass(eq=False, kw_only=True)
-class WorkerProcess(PlayingProcess):
-    """A worker as its executor keeps it."""
-
-    connection: Connection
-    shards: list[int]
-    orders: deque[Order | EvalOrder] = field(default_factory=deque)
-    outbox: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
-    posted: int = 0  # to the thread; counted by the executor
-    sent: int = 0  # counted by the thread
-    ready: bool = False
-    gone: bool = False
-    last_words: str = ""
-
-    def post(self, raw: bytes) -> None:
-        """Send without ever waiting. What a pipe has room for anyway goes at once, the rest by a thread:
-        handing over to that costs more, and with 64 workers the last one waits for 64 of it.
-        """
-        if len(raw) <= SMALL and self.posted == self.sent:
-            with suppress(OSError):  # its end is noticed, and its orders given again, by `receive`
-                self.connection.send_bytes(raw)
-        else:
-            self.posted += 1
-            self.outbox.put(raw)
-
-    def send_all(self) -> None:
-        """Send what is queued, in its own thread: a worker that does not read never blocks the executor."""
-        while (raw := self.outbox.get()) is not None:
-            try:
-                self.connection.send_bytes(raw)
-            except OSError:
-                return  # as above
-            self.sent += 1
-
-    def end(self, grace: float) -> int:
-        code = super().end(grace)
-        self.outbox.put(None)
-        self.connection.close()
-        return code
 
 
 class ProcessesChannel:
