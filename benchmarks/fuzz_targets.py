@@ -489,7 +489,7 @@ class ExecutorSide:
             channel.hearing.hear_meta(message)
         while not channel.hearing.arrivals.empty():
             channel._handle(channel.hearing.arrivals.get())
-        channel.probed = 0.0
+        channel.presence.probed = 0.0
         channel._look_after_players()
         while channel.events:
             executor._await_event()
