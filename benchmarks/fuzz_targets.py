@@ -556,15 +556,15 @@ class WorkerSide:
         player = FuzzedPlayer(
             address(), "fuzz", "manyhands.player.h", [], None, say=said.append, limits=OwnLimits(1, 4, 1)
         )
-        player.inbox, player.generation = PLAYER, 1
+        player.inbox.name, player.generation = PLAYER, 1
         player._do(self.offer())
         player.sessions[RUN].hear_weights(wire.decode(wire.encode_weights(self.weights)), "")
         try:
             for each in frames:
                 message: Any = delivered(each)
-                player._hear(message, 1)
-                while not player.todo.empty():
-                    self._do(player, player.todo.get()[1], said)
+                player.inbox.hear(message, 1)
+                while not player.inbox.todo.empty():
+                    self._do(player, player.inbox.todo.get()[1], said)
                 for session in player.sessions.values():
                     report = replace(session.report_card, open=tuple(session.unanswered))
                     player.link.probe(session.names.meta_queue, wire.encode(report.to_message("report")))
