@@ -33,7 +33,7 @@ from manyhands.channels.amqp import executor as amqp
 from manyhands.channels.amqp import joined as amqp_joined
 from manyhands.channels.amqp import session as amqp_session
 from manyhands.channels.amqp import worker as amqp_worker
-from manyhands.channels.amqp.connection import Address
+from manyhands.channels.amqp.address import Address
 from manyhands.channels.amqp.messages import (
     Ask,
     Ended,

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from brokers import Workers, broker, wait_for
 
-from manyhands.channels.amqp.connection import Address
+from manyhands.channels.amqp.address import Address
 from manyhands.channels.amqp.executor import AmqpChannel
 from manyhands.channels.amqp.hearing import Hearing
 from manyhands.channels.amqp.messages import (

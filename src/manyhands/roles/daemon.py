@@ -12,7 +12,8 @@ import time
 import uuid
 from dataclasses import dataclass, field
 
-from manyhands.channels.amqp.connection import Address, BrokerError, Link
+from manyhands.channels.amqp.address import Address
+from manyhands.channels.amqp.connection import BrokerError, Link
 from manyhands.channels.amqp.messages import TO_EXECUTORS, Gone
 from manyhands.channels.limits import OwnLimits
 from manyhands.channels.supervision import PlayingProcess, new_heartbeat, start

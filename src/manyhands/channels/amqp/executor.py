@@ -15,8 +15,9 @@ from typing import Any
 
 from aio_pika.abc import AbstractIncomingMessage
 
+from manyhands.channels.amqp.address import Address
 from manyhands.channels.amqp.blame import LateDeath
-from manyhands.channels.amqp.connection import Address, Link
+from manyhands.channels.amqp.connection import Link
 from manyhands.channels.amqp.hearing import Hearing
 from manyhands.channels.amqp.messages import Ended, Finish, Names, Report, Settled, of_our_age
 from manyhands.channels.amqp.presence import Presence

@@ -18,7 +18,8 @@ from typing import Any
 
 from aio_pika.abc import AbstractIncomingMessage
 
-from manyhands.channels.amqp.connection import Address, BrokerError, Link
+from manyhands.channels.amqp.address import Address
+from manyhands.channels.amqp.connection import BrokerError, Link
 from manyhands.channels.amqp.messages import (
     EXECUTOR,
     MOST_OPEN,

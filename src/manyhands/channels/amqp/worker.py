@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from queue import Empty
 
-from manyhands.channels.amqp.connection import Address, Link
+from manyhands.channels.amqp.address import Address
+from manyhands.channels.amqp.connection import Link
 from manyhands.channels.amqp.inbox import Inbox
 from manyhands.channels.amqp.messages import (
     TO_EXECUTORS,
