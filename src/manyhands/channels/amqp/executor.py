@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections import deque
+from dataclasses import replace
 from queue import Empty
 from typing import Any
 
@@ -19,7 +20,7 @@ from manyhands.channels.amqp.address import Address
 from manyhands.channels.amqp.blame import LateDeath
 from manyhands.channels.amqp.connection import Link
 from manyhands.channels.amqp.hearing import Hearing
-from manyhands.channels.amqp.messages import Ended, Finish, Names, Report, Settled, of_our_age
+from manyhands.channels.amqp.messages import Ended, Finish, Names, Report, Settled
 from manyhands.channels.amqp.presence import Presence
 from manyhands.channels.amqp.tally import Tally
 from manyhands.channels.amqp.throttle import Throttle
@@ -208,8 +209,9 @@ class AmqpChannel:
         self.tally.counts.accepted += 1
         self.accepted[identity] = message, generation
         self.order_of[trajectory.shard, trajectory.sequence] = identity
-        agent = str(message.headers.get("agent", ""))
-        self.events.append(of_our_age(trajectory, agent, "", self.newest))
+        if message.headers.get("agent", "") != "":  # another's, who joined: to us it is off-policy, not old
+            trajectory = replace(trajectory, version=self.newest)
+        self.events.append(trajectory)
 
     def ack(self, trajectory: Trajectory) -> None:
         identity = self.order_of.pop((trajectory.shard, trajectory.sequence))
