@@ -33,7 +33,7 @@ from manyhands.channels.amqp import executor as amqp
 from manyhands.channels.amqp import joined as amqp_joined
 from manyhands.channels.amqp import session as amqp_session
 from manyhands.channels.amqp import worker as amqp_worker
-from manyhands.channels.amqp.connection import Address
+from manyhands.channels.amqp.address import Address
 from manyhands.channels.amqp.messages import (
     Ask,
     Ended,
@@ -490,7 +490,7 @@ class ExecutorSide:
             channel.hearing.hear_meta(message)
         while not channel.hearing.arrivals.empty():
             channel._handle(channel.hearing.arrivals.get())
-        channel.probed = 0.0
+        channel.presence.probed = 0.0
         channel._look_after_players()
         while channel.events:
             executor.await_event()
@@ -557,15 +557,15 @@ class WorkerSide:
         player = FuzzedPlayer(
             address(), "fuzz", "manyhands.player.h", [], None, say=said.append, limits=OwnLimits(1, 4, 1)
         )
-        player.inbox, player.generation = PLAYER, 1
+        player.inbox.name, player.generation = PLAYER, 1
         player._do(self.offer())
         player.sessions[RUN].hear_weights(wire.decode(wire.encode_weights(self.weights)), "")
         try:
             for each in frames:
                 message: Any = delivered(each)
-                player._hear(message, 1)
-                while not player.todo.empty():
-                    self._do(player, player.todo.get()[1], said)
+                player.inbox.hear(message, 1)
+                while not player.inbox.todo.empty():
+                    self._do(player, player.inbox.todo.get()[1], said)
                 for session in player.sessions.values():
                     report = replace(session.report_card, open=tuple(session.unanswered))
                     player.link.probe(session.names.meta_queue, wire.encode(report.to_message("report")))

@@ -19,7 +19,8 @@ from brokers import TESTS, Workers, broker, wait_for
 from certificates import self_signed
 
 import manyhands
-from manyhands.channels.amqp.connection import Address, BrokerError, Link
+from manyhands.channels.amqp.address import Address
+from manyhands.channels.amqp.connection import BrokerError, Link
 from manyhands.channels.amqp.executor import AmqpChannel
 from manyhands.channels.amqp.joined import JoinedChannel
 from manyhands.channels.amqp.messages import TO_EXECUTORS, TO_WORKERS, Names

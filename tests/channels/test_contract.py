@@ -9,7 +9,7 @@ import pytest
 from brokers import crew, wait_for
 from clusters import cluster
 
-from manyhands.channels.amqp.connection import Address
+from manyhands.channels.amqp.address import Address
 from manyhands.channels.amqp.executor import AmqpChannel
 from manyhands.channels.base import ExecutorChannel
 from manyhands.channels.inline import InlineChannel

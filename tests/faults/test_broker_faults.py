@@ -316,7 +316,7 @@ def test_a_player_that_cannot_start_ends_its_worker_only_if_none_ever_could(welc
     daemon = Daemon("amqp://127.0.0.1:1/", 1, "worker", False, [])
     daemon.welcome = welcome
     failed = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], process_group=0, text=True)
-    player = Watched(0, "player", failed, unshared(), time.monotonic())
+    player = Watched("player", failed, unshared(), index=0)
     daemon.players.append(player)
     daemon.due.clear()
     daemon._bury(player, failed.wait())

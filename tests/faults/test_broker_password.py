@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from manyhands.channels.amqp.connection import Address, BrokerError, Link
+from manyhands.channels.amqp.address import Address
+from manyhands.channels.amqp.connection import BrokerError, Link
 from manyhands.cli import main as cli
 from manyhands.core.errors import UsageError
 from manyhands.roles.broker import PASSWORD, Broker, _password_hash

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from brokers import Workers, broker, wait_for
 
-from manyhands.channels.amqp.connection import Address
+from manyhands.channels.amqp.address import Address
 from manyhands.channels.amqp.executor import AmqpChannel
 from manyhands.channels.amqp.hearing import Hearing
 from manyhands.channels.amqp.messages import (
@@ -242,11 +242,11 @@ def events_of(channel: AmqpChannel, seconds: float = 1.5) -> list[Any]:
 def test_a_trajectory_that_vanishes_is_ordered_again(channel: AmqpChannel) -> None:
     """Its order is open, and no player has it: after a few reports it is given back."""
     with Workers(broker().url, 1):
-        wait_for(lambda: channel.receive(0.1) is None and bool(channel.players.known))
-        player = next(iter(channel.players.known.values()))
+        wait_for(lambda: channel.receive(0.1) is None and bool(channel.presence.players.known))
+        player = next(iter(channel.presence.players.known.values()))
         order = Order(0, 0, 0)
         identity = f"{channel.executor}-lost"
-        channel.players.give(order, identity)  # the message itself never leaves
+        channel.presence.players.give(order, identity)  # the message itself never leaves
         lost: list[WorkerLost] = []
 
         def given_back() -> bool:
@@ -332,18 +332,18 @@ def test_a_death_counts_for_the_run_that_was_played(channel: AmqpChannel) -> Non
         channel._join(player)
         channel.order(Order(0, 0, 0))
         gone = Gone("manyhands.player.w.1-0", "ended by SIGSEGV", True, True, run, 0, 1, 7)
-        channel._player_gone(gone)
+        channel.presence.take_gone(gone)
         lost = next(event for event in channel.events if isinstance(event, WorkerLost))
         channel.events.clear()
-        channel.players.waiting.clear()
+        channel.presence.players.waiting.clear()
         assert lost.fault == fault
         assert (lost.crash_site is not None) == fault
 
 
 def test_a_bit_that_flips_in_weights_is_noticed_and_the_weights_are_sent_again(channel: AmqpChannel) -> None:
     with Workers(broker().url, 1):
-        wait_for(lambda: channel.receive(0.1) is None and bool(channel.players.known))
-        player = next(iter(channel.players.known))
+        wait_for(lambda: channel.receive(0.1) is None and bool(channel.presence.players.known))
+        player = next(iter(channel.presence.players.known))
         good = channel.hearing.published.find(0)
         weights = wire.decode_weights(good, channel.task.spec)
         damaged = bytearray(wire.encode_weights(replace(weights, version=1)))

@@ -143,7 +143,7 @@ def settles(channel: AmqpChannel, identity: str) -> None:
 
 
 def look(channel: AmqpChannel) -> None:
-    channel.probed = 0.0
+    channel.presence.probed = 0.0
     channel._look_after_players()
 
 
@@ -208,11 +208,11 @@ def test_an_executor_that_joined_tells_what_it_holds(monkeypatch: pytest.MonkeyP
 
 def give_up(channel: AmqpChannel, process: str, how: str = "missed") -> WorkerLost:
     """Its connection has ended, or it says nothing while others are heard."""
-    known = channel.players.known[f"{process}.1"]
+    known = channel.presence.players.known[f"{process}.1"]
     if how == "missed":
         known.missed = 1.0
     else:
-        known.heard, channel.starved = time.monotonic() - 5.0, 1.0
+        known.heard, channel.presence.starved = time.monotonic() - 5.0, 1.0
     look(channel)
     (lost,) = events(channel)
     assert isinstance(lost, WorkerLost)
@@ -223,7 +223,7 @@ def give_up(channel: AmqpChannel, process: str, how: str = "missed") -> WorkerLo
 def dies(channel: AmqpChannel, process: str, crash_site: CrashSite) -> list[Event]:
     """Its supervisor tells what it was doing."""
     place = (crash_site.shard, crash_site.lane, crash_site.episode)
-    channel._handle(("gone", Gone(process, "ended by SIGSEGV", True, True, channel.mark, *place)))
+    channel._handle(("gone", Gone(process, "ended by SIGSEGV", True, True, channel.presence.mark, *place)))
     return events(channel)
 
 
@@ -271,7 +271,7 @@ def test_orders_that_wait_are_given_without_the_episode(channel: AmqpChannel) ->
     (late,) = dies(channel, FIRST, crash_site)
     assert isinstance(late, WorkerLost)
     assert (late.shards, late.orders) == ((0,), (order,))
-    assert not channel.players.waiting
+    assert not channel.presence.players.waiting
 
 
 def test_a_part_of_a_test_is_given_without_the_episode(channel: AmqpChannel) -> None:

@@ -36,8 +36,8 @@ from manyhands.channels.amqp.messages import (
     RunSettings,
     Unplayed,
 )
+from manyhands.channels.amqp.session import Leave
 from manyhands.channels.amqp.throttle import Throttle
-from manyhands.channels.amqp.worker import Leave
 from manyhands.channels.base import WorkerStatus
 from manyhands.channels.limits import OwnLimits
 from manyhands.cli import main as cli
@@ -117,7 +117,7 @@ def player(monkeypatch: pytest.MonkeyPatch, patterns: list[str], limits: OwnLimi
     made = amqp_worker.Player(
         None, "w", "manyhands.player.w", patterns, None, say=lambda text: None, limits=limits
     )  # type: ignore[arg-type]
-    made.generation, made.inbox = 1, "manyhands.player.w.1"
+    made.generation, made.inbox.name = 1, "manyhands.player.w.1"
     return made
 
 
@@ -207,13 +207,13 @@ def test_settings_from_elsewhere_put_nothing_raw_on_a_screen(
 
 def test_rubbish_is_counted_and_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     made, said = player(monkeypatch, []), []
-    made.say = said.append
+    made.inbox.say = said.append
     for _ in range(1000):
-        made._hear(SimpleNamespace(headers={}, body=b"rubbish" * 9), 1)
+        made.inbox.hear(SimpleNamespace(headers={}, body=b"rubbish" * 9), 1)
     assert len(said) == 1
-    assert made.unrecognised.total == 1000
-    monkeypatch.setattr(made.unrecognised, "seconds", 0.0)
-    made._hear(SimpleNamespace(headers={}, body=b"rubbish" * 9), 1)
+    assert made.inbox.unrecognised.total == 1000
+    monkeypatch.setattr(made.inbox.unrecognised, "seconds", 0.0)
+    made.inbox.hear(SimpleNamespace(headers={}, body=b"rubbish" * 9), 1)
     assert "(1001 so far)" in said[1]
 
 
@@ -257,11 +257,11 @@ def test_a_malformed_order_is_answered_and_not_reported_as_open(
     made._do(offer(played))
     message = malformed_orders(played)[which]
     order = replace(message, meta={**message.meta, "order": "o-1", "run": "run"})
-    made._hear(SimpleNamespace(headers={}, body=wire.encode(order)), 1)
+    made.inbox.hear(SimpleNamespace(headers={}, body=wire.encode(order)), 1)
     session = made.sessions["run"]
     assert session.unanswered == {"o-1"}
     with pytest.raises(WireError):
-        made._do(made.todo.get()[1])
+        made._do(made.inbox.todo.get()[1])
     assert not session.unanswered
     answer = Unplayed.from_message(made.link.sent[-1])
     assert (answer.order, answer.malformed) == ("o-1", True)
@@ -366,7 +366,7 @@ def test_what_grows_too_large_when_it_is_made_is_not_made_again(retired: bool) -
     daemon = Daemon("amqp://127.0.0.1:1/", 1, "worker", False, [])
     signs = unshared()
     signs[BEATS], signs[BUSY], signs[SHARD], signs[RUN] = 3, 1, CHECKING, 77
-    watched = Watched(0, "player", Ended(), signs, time.monotonic(), retired=retired)  # type: ignore[arg-type]
+    watched = Watched("player", Ended(), signs, retired=retired, index=0)  # type: ignore[arg-type]
     watched.reason = "it held 5000 MB" if retired else ""
     daemon.players.append(watched)
     daemon._tell = lambda message: None  # type: ignore[method-assign]
@@ -379,7 +379,7 @@ def test_what_grows_too_large_when_it_is_made_is_not_made_again(retired: bool) -
 def buried(signs: memoryview, code: int, once: bool = False) -> tuple[Daemon, list[wire.Message]]:
     """A daemon whose only process has ended with `code`, and what it told executors."""
     daemon, told = Daemon("amqp://127.0.0.1:1/", 1, "worker", once, []), []
-    watched = Watched(0, "manyhands.player.h", Ended(), signs, time.monotonic())  # type: ignore[arg-type]
+    watched = Watched("manyhands.player.h", Ended(), signs, index=0)  # type: ignore[arg-type]
     daemon.players.append(watched)
     daemon.due.clear()
     daemon.welcome = True
@@ -429,7 +429,7 @@ def test_an_environment_that_exits_leaves_the_sign_of_its_order(monkeypatch: pyt
     made = player(monkeypatch, ["small_envs:*"])
     made._do(offer(task()))
     for raised, busy in ((SystemExit, 1), (Leave, 0), (RuntimeError, 0)):
-        with pytest.raises(raised), made._watched(made.sessions["run"]):
+        with pytest.raises(raised), made.sessions["run"].watched():
             raise raised
         assert made.progress[BUSY] == busy
 
@@ -448,7 +448,7 @@ def test_environments_are_closed_under_the_eyes_of_the_supervisor(
         signs = made.progress
         seen.append((signs[BUSY], signs[RUN] == run_mark("run"), signs[SHARD] == CHECKING, signs[EPISODE]))
 
-    monkeypatch.setattr(session, "close", close)
+    monkeypatch.setattr(session.collector, "close", close)
     match how:
         case "finish":
             made._do(Finish("run", "over").to_message("finish"))

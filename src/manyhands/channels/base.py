@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from manyhands.collect.collector import Collector
-from manyhands.core.arrays import Array
-from manyhands.core.events import Event, Fault, Notice
-from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
+from manyhands.core.events import Event
+from manyhands.core.orders import EvalOrder, Order, Task
+from manyhands.core.roles import OrderIO
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.hogwild.cores import SharedMemory
@@ -62,19 +61,6 @@ class SharingChannel(ExecutorChannel, Protocol):
     memory: SharedMemory | None
 
 
-class OrderIO(Protocol):
-    """The interface through which a worker gets what an order needs, and sends its result."""
-
-    def weights(self, version: int) -> Weights: ...
-
-    def arrays(self, order: Order) -> dict[str, Array]:
-        """Return the arrays to write the rollout into."""
-
-    def send(self, made: Trajectory | EvalResult) -> None: ...
-
-    def report(self, event: Fault | Notice) -> None: ...
-
-
 class WorkerChannel(OrderIO, Protocol):
     """The worker's half, of a worker that belongs to one run."""
 
@@ -82,12 +68,3 @@ class WorkerChannel(OrderIO, Protocol):
 
     def next_order(self) -> Order | EvalOrder | None:
         """Wait for the next order; None when the run is over."""
-
-
-def run_order(order: Order | EvalOrder, channel: OrderIO, collector: Collector) -> None:
-    """Play one order and send its result."""
-    weights = channel.weights(order.version)
-    if isinstance(order, EvalOrder):
-        channel.send(collector.test(order, weights))
-    else:
-        channel.send(collector.collect(order, weights, channel.arrays(order)))

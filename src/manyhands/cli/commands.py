@@ -102,7 +102,7 @@ def play(options: argparse.Namespace) -> None:
 
 def worker(options: argparse.Namespace) -> None:
     try:
-        from manyhands.channels.amqp.connection import Address
+        from manyhands.channels.amqp.address import Address
         from manyhands.roles.daemon import Daemon, default_name
     except ModuleNotFoundError as error:
         raise missing_extra("a worker", error, "amqp") from error

@@ -10,7 +10,7 @@ from manyhands.core.arrays import Array
 from manyhands.core.events import Fault
 from manyhands.core.heartbeat import SHARD, TESTING, unshared
 from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
-from manyhands.core.roles import Group
+from manyhands.core.roles import Group, OrderIO
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs import lto
@@ -63,6 +63,14 @@ class Collector:
         self.policy = open_policy(task.spec, task.layout.action, task.random_lanes)
         self.shards: dict[int, Group] = {}
         self.player: EpisodePlayer | None = None
+
+    def run(self, order: Order | EvalOrder, io: OrderIO) -> None:
+        """Play one order and send its result."""
+        weights = io.weights(order.version)
+        if isinstance(order, EvalOrder):
+            io.send(self.test(order, weights))
+        else:
+            io.send(self.collect(order, weights, io.arrays(order)))
 
     def collect(self, order: Order, weights: Weights, out: dict[str, Array]) -> Trajectory:
         shard = self.shards.get(order.shard)

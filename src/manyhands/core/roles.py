@@ -1,6 +1,6 @@
 """The roles that the parts of a run play for one another, each as a protocol.
 
-The loop that they add up to, in `roles/executor.py` and `roles/worker.py`:
+The loop that they add up to, in `roles/executor.py`, `roles/worker.py` and `collect/collector.py`:
 
     executor                                    worker
       channel.publish(learner.weights())          while order := channel.next_order():
@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from manyhands.core.arrays import Array, Float32
+from manyhands.core.events import Fault, Notice
 from manyhands.core.lanes import ShardState
+from manyhands.core.orders import EvalResult, Order
 from manyhands.core.trajectories import ReplayChunk, Trajectory
 from manyhands.core.weights import Weights
 
@@ -81,6 +83,19 @@ class Group(Protocol):
         """Play one rollout with these weights, written into `out`."""
 
     def close(self) -> None: ...
+
+
+class OrderIO(Protocol):
+    """The interface through which a worker gets what an order needs, and sends its result."""
+
+    def weights(self, version: int) -> Weights: ...
+
+    def arrays(self, order: Order) -> dict[str, Array]:
+        """Return the arrays to write the rollout into."""
+
+    def send(self, made: Trajectory | EvalResult) -> None: ...
+
+    def report(self, event: Fault | Notice) -> None: ...
 
 
 class Learner(Protocol):

@@ -4,40 +4,33 @@ The players are processes of their own, so an environment that crashes or hangs 
 Their supervisor reads their heartbeats and tells the executors how a player ended.
 """
 
-import mmap
 import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import time
 import uuid
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from manyhands.channels.amqp.connection import Address, BrokerError, Link
+from manyhands.channels.amqp.address import Address
+from manyhands.channels.amqp.connection import BrokerError, Link
 from manyhands.channels.amqp.messages import TO_EXECUTORS, Gone
 from manyhands.channels.limits import OwnLimits
-from manyhands.channels.processes import shared
+from manyhands.channels.supervision import PlayingProcess, new_heartbeat, start
 from manyhands.config.settings import RunConfig
 from manyhands.core import wire
 from manyhands.core.errors import RunError
 from manyhands.core.heartbeat import (
     BEATS,
     BUSY,
-    BYTES,
     CHECKING,
     EPISODE,
     HANG_TIMEOUT,
     LANE,
     MEMORY,
-    NOBODY,
     RUN,
     SHARD,
 )
-from manyhands.system.memory import own_megabytes
-from manyhands.system.processes import CRASHES, FAILED, describe_exit, player_environment
 from manyhands.system.signals import stop_signals
 
 POLL = 0.1
@@ -50,19 +43,12 @@ LONG_ENOUGH = 10.0
 MOST_REFUSED = 1000
 
 
-@dataclass(eq=False)
-class Watched:
-    """A player as its supervisor keeps it."""
+@dataclass(eq=False, kw_only=True)
+class Watched(PlayingProcess):
+    """A player as its supervisor keeps it; its inboxes start with its name."""
 
     index: int
-    name: str  # of the process; its inboxes start with it
-    process: subprocess.Popen[str]
-    progress: memoryview
-    started: float
-    beats: int = 0
-    beaten: float = 0.0
-    reason: str = ""  # why it was killed
-    retired: bool = False  # it grew too large, which is no fault
+    started: float = field(default_factory=time.monotonic)
 
 
 class Daemon:
@@ -115,56 +101,35 @@ class Daemon:
         self.stopping = True
 
     def _start(self, index: int) -> None:
-        progress_file = shared.create(BYTES)
         name = f"manyhands.player.{self.name}.{uuid.uuid4().hex[:8]}-{index}"
-        command = [sys.executable, "-m", "manyhands.roles.player_process", "--parent", str(os.getpid())]
-        command += ["--progress", str(progress_file), "--worker", self.name, "--process", name]
-        command += ["--once"] * self.once
+        arguments = ["--parent", str(os.getpid()), "--worker", self.name, "--process", name]
+        arguments += ["--once"] * self.once
         limits = self.limits
-        command += ["--limits", f"{limits.memory},{limits.lanes},{limits.message}"]
+        arguments += ["--limits", f"{limits.memory},{limits.lanes},{limits.message}"]
         for pattern in self.allowed:
-            command += ["--allow", pattern]
+            arguments += ["--allow", pattern]
         for mark in self.refused_runs:
-            command += ["--refuse-run", str(mark)]
-        process = subprocess.Popen(
-            command,
-            pass_fds=[progress_file],
-            env=player_environment(),
-            stdin=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        )
-        assert process.stdin is not None
-        process.stdin.write(self.url + "\n")
-        process.stdin.close()
-        progress = memoryview(mmap.mmap(progress_file, BYTES)).cast("q")
-        progress[EPISODE] = NOBODY
-        os.close(progress_file)
-        now = time.monotonic()
-        self.players.append(Watched(index, name, process, progress, now, beaten=now))
+            arguments += ["--refuse-run", str(mark)]
+        with new_heartbeat() as (progress_file, progress):
+            arguments += ["--progress", str(progress_file)]
+            process = start("manyhands.roles.player_process", arguments, [progress_file], f"{self.url}\n")
+        self.players.append(Watched(name, process, progress, index=index))
 
     def _watch(self, player: Watched) -> None:
         code = player.process.poll()
         if code is not None:
             self._bury(player, code)
             return
-        now, signs = time.monotonic(), player.progress
-        if signs[BEATS] != player.beats or not signs[BUSY]:
-            player.beats, player.beaten = signs[BEATS], now
-        allowed = signs[HANG_TIMEOUT] / 1000
-        if signs[BUSY] and now - player.beaten > allowed:
-            player.reason = f"an environment step took longer than {allowed:g} s"
-            player.process.kill()
+        signs = player.progress
+        player.kill_if_hung(bool(signs[BUSY]), signs[HANG_TIMEOUT] / 1000)
         self.welcome = self.welcome or signs[BEATS] > 0
-        size = own_megabytes(player.process.pid)
         limit = min(signs[MEMORY] or RunConfig.worker_memory, self.limits.memory)
-        if size > limit and not player.reason:
-            player.reason, player.retired = f"it held {size:.0f} MB, more than {limit}", True
-            player.process.kill()
+        if not player.reason:
+            player.kill_if_larger(limit, str(limit))
 
     def _bury(self, player: Watched, code: int) -> None:
         self.players.remove(player)
-        self._kill_group(player)
+        player.kill_group()
         signs, busy = player.progress, bool(player.progress[BUSY])
         if code == 0 and self.once and not busy:
             return
@@ -173,10 +138,7 @@ class Daemon:
             self.code = code
             self.stopping = True
             return
-        reason = player.reason or describe_exit(code)
-        hung = bool(player.reason) and not player.retired
-        left = code >= 0 and code != FAILED  # in the middle of an order nobody but an environment leaves
-        guilty = busy and (-code in CRASHES or left or hung)
+        reason, guilty = player.why_it_ended(code), busy and player.crashed(code)
         unmakeable = busy and signs[SHARD] == CHECKING and (guilty or player.retired)
         if unmakeable and len(self.refused_runs) < MOST_REFUSED:
             self.refused_runs.add(signs[RUN])
@@ -224,16 +186,8 @@ class Daemon:
             player.process.terminate()
         deadline = time.monotonic() + GRACE
         for player in self.players:
-            with suppress(subprocess.TimeoutExpired):
-                player.process.wait(max(0.0, deadline - time.monotonic()))
-            self._kill_group(player)
-            player.process.wait()
+            player.end(deadline - time.monotonic())
         self.link.close()
-
-    def _kill_group(self, player: Watched) -> None:
-        """Kill a player's process group: whatever an environment has started ends with it."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(player.process.pid, signal.SIGKILL)
 
 
 async def _nothing(link: Link) -> None:

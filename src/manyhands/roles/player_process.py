@@ -8,8 +8,9 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from manyhands.channels.amqp.connection import Address
-from manyhands.channels.amqp.worker import Leave, Player
+from manyhands.channels.amqp.address import Address
+from manyhands.channels.amqp.session import Leave
+from manyhands.channels.amqp.worker import Player
 from manyhands.channels.limits import OwnLimits, confine
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.heartbeat import BYTES

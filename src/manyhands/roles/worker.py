@@ -5,7 +5,7 @@ import signal
 import sys
 import traceback
 
-from manyhands.channels.base import WorkerChannel, run_order
+from manyhands.channels.base import WorkerChannel
 from manyhands.channels.processes.worker import WorkerSide
 from manyhands.collect.collector import Collector
 from manyhands.core.errors import ManyhandsError
@@ -24,7 +24,7 @@ END_GRACE = 1.0
 def work(channel: WorkerChannel, collector: Collector) -> None:
     """Play orders until the executor says that the run is over."""
     while (order := channel.next_order()) is not None:
-        run_order(order, channel, collector)
+        collector.run(order, channel)
     collector.close()
 
 

@@ -105,7 +105,7 @@ def _open_broker(plan: Plan, broker: str, path: Path) -> ExecutorChannel:
             "workers behind a broker take no code; give the environment as a Gymnasium id or module:callable"
         )
     try:
-        from manyhands.channels.amqp.connection import Address
+        from manyhands.channels.amqp.address import Address
         from manyhands.channels.amqp.executor import AmqpChannel
     except ModuleNotFoundError as error:
         raise missing_extra("--channel amqp", error, "amqp") from error

@@ -163,7 +163,7 @@ def join(
 
     The run's settings come over the network, so code that they name must be `allowed` here.
     """
-    from manyhands.channels.amqp.connection import Address
+    from manyhands.channels.amqp.address import Address
     from manyhands.channels.amqp.joined import JoinedChannel
 
     watchers = Watchers(view, callbacks, log)

@@ -1,6 +1,6 @@
 """Assigns work to the players of a run over RabbitMQ: the shards that they hold, and their orders.
 
-Bookkeeping only; `executor.py` talks to the broker.
+Bookkeeping only; `presence.py` talks to the broker.
 """
 
 import time

@@ -2,7 +2,7 @@
 
 A step that lets no other thread run makes a process fall silent long before its supervisor ends it. Its
 shards are with another by then, which plays the same episode, and so on until the first death is reported.
-Bookkeeping only; `executor.py` talks to the broker.
+Bookkeeping only; `presence.py` talks to the broker.
 """
 
 from dataclasses import dataclass, replace

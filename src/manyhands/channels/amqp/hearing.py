@@ -1,26 +1,32 @@
-"""Decodes what an executor receives over RabbitMQ, in its connection's own thread, which must not block.
+"""Declares a run's queues and decodes what comes from them, in the connection's own thread.
 
-Requests to join are answered here; what changes the run is queued for the executor's thread.
+That one must not block. Requests to join are answered here; what changes the run is queued for the executor's
+thread.
 """
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
 import yaml
+from aio_pika import ExchangeType, Message
 from aio_pika.abc import AbstractIncomingMessage
 
 from manyhands.channels.amqp.connection import Link
 from manyhands.channels.amqp.messages import (
     PLAYER,
+    TO_EXECUTORS,
+    TO_WORKERS,
     Ask,
     Ended,
     Gone,
     Held,
+    Limits,
     Names,
+    Offer,
     Released,
     Report,
     Settled,
@@ -30,6 +36,7 @@ from manyhands.channels.amqp.messages import (
 )
 from manyhands.channels.amqp.throttle import Throttle
 from manyhands.channels.versions import Versions
+from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.errors import WireError
 from manyhands.core.events import Fault, Notice
@@ -39,6 +46,10 @@ from manyhands.core.texts import lines, one_line
 LABEL = 100
 """Most characters of a worker's name that are shown."""
 MOST_EXECUTORS = 64
+META_LIMIT = 10_000
+"""Messages in a meta_queue; the oldest go first, which are the ones that no longer matter."""
+EXPIRY = 7 * 24 * 3600 * 1000
+"""Milliseconds after which the broker removes the queues of a run that was killed and never resumed."""
 NOTICE_WINDOW, MOST_NOTICES = 10.0, 100
 """Seconds of a window, and the most notices of players that are shown in it."""
 
@@ -49,19 +60,64 @@ def label(inbox: str) -> str:
 
 
 class Hearing:
-    """Decodes what comes from the run's two queues."""
+    """Declares a run's two queues and two exchanges, and decodes what comes from the queues."""
 
     link: Link
 
-    def __init__(self, task: Task, names: Names, settings: Mapping[str, Any], shared: bool) -> None:
-        """`settings` are sent to executors that ask to join, which they may where the run is `shared`."""
-        self.task, self.names, self.settings, self.shared = task, names, settings, shared
+    def __init__(self, task: Task, names: Names, config: Config, executor: str) -> None:
+        self.task, self.names, self.executor = task, names, executor
+        self.shards = config.collect.shards
+        self.limits = Limits(config.run.hang_timeout, config.run.worker_memory)
+        self.settings = config.to_plain()  # for executors that ask to join
+        self.shared = config.run.mode == "async"  # only then they may
         self.arrivals: SimpleQueue[Any] = SimpleQueue()
         self.published: Versions[bytes] = Versions()  # weights, which a player gets when it joins
         self.keys: dict[str, str] = {}  # inbox of an executor that joined: what it has to know
         self.notices = Throttle(NOTICE_WINDOW, MOST_NOTICES)
         self.offer = b""
         self.closed = False
+
+    async def declare(self, link: Link) -> None:
+        """Declare and consume on a new connection, and offer the run to workers."""
+        names, channel = self.names, link.orderly
+        fanout = ExchangeType.FANOUT
+        lobby = await channel.declare_exchange(TO_EXECUTORS, fanout, durable=True)
+        floor = await channel.declare_exchange(TO_WORKERS, fanout, durable=True)
+        # A full data_queue refuses, so workers wait; a batch of answers has room, and as much again.
+        bounded: Any = {"x-max-length": 2 * self.shards, "x-overflow": "reject-publish", "x-expires": EXPIRY}
+        newest: Any = {"x-max-length": META_LIMIT, "x-expires": EXPIRY}
+        data_queue = await channel.declare_queue(names.data_queue, durable=True, arguments=bounded)
+        meta_queue = await channel.declare_queue(names.meta_queue, durable=True, arguments=newest)
+        meta_exchange = await channel.declare_exchange(names.meta_exchange, fanout, durable=True)
+        await channel.declare_exchange(names.model_exchange, fanout, durable=True)
+        await meta_queue.bind(lobby)
+        await floor.bind(meta_exchange)
+        generation = link.generation
+
+        async def on_data(message: AbstractIncomingMessage) -> None:
+            self.hear_data(message, generation)
+
+        async def on_meta(message: AbstractIncomingMessage) -> None:
+            self.hear_meta(message)
+
+        await meta_queue.consume(on_meta, no_ack=True)
+        await data_queue.consume(on_data)
+        # Players join once for every epoch: again after the executor, or its connection, was a new one.
+        epoch = f"{self.executor}.{generation}"
+        offer = Offer(names.run, epoch, self.limits, dict(self.task.to_message().meta))
+        self.offer = wire.encode(offer.to_message("offer"))
+        await meta_exchange.publish(Message(self.offer), "", mandatory=False)
+
+    async def remove(self, link: Link, note_unread: Callable[[AbstractIncomingMessage], None]) -> None:
+        """Remove the run's queues and exchanges, after a look at each trajectory that nobody has read."""
+        channel, names = link.orderly, self.names
+        data_queue = await channel.get_queue(names.data_queue, ensure=False)
+        while (message := await data_queue.get(no_ack=True, fail=False)) is not None:
+            note_unread(message)
+        for queue in (names.data_queue, names.meta_queue):
+            await channel.queue_delete(queue)
+        for exchange in (names.meta_exchange, names.model_exchange):
+            await channel.exchange_delete(exchange)
 
     def hear_data(self, message: AbstractIncomingMessage, generation: int) -> None:
         try:

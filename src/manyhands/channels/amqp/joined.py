@@ -12,13 +12,14 @@ import uuid
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from aio_pika.abc import AbstractIncomingMessage
 
-from manyhands.channels.amqp.connection import Address, BrokerError, Link
+from manyhands.channels.amqp.address import Address
+from manyhands.channels.amqp.connection import BrokerError, Link
 from manyhands.channels.amqp.messages import (
     EXECUTOR,
     MOST_OPEN,
@@ -29,7 +30,6 @@ from manyhands.channels.amqp.messages import (
     Names,
     RunSettings,
     Settled,
-    of_our_age,
 )
 from manyhands.channels.amqp.throttle import Throttle
 from manyhands.channels.base import WorkerStatus
@@ -235,8 +235,9 @@ class JoinedChannel:
             return
         self.seen.append(identity)
         self.accepted[key] = identity, message, generation
-        agent, newest = str(message.headers.get("agent", "")), self.weights[NEWEST].version
-        self.events.append(of_our_age(trajectory, agent, self.agent, newest))
+        if message.headers.get("agent") != self.agent:  # to us it is off-policy, not old
+            trajectory = replace(trajectory, version=self.weights[NEWEST].version)
+        self.events.append(trajectory)
 
     def ack(self, trajectory: Trajectory) -> None:
         """Tell the order's executor what was learned, so that it orders the next rollout."""

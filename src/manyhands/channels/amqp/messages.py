@@ -5,12 +5,11 @@ worker says on TO_EXECUTORS reaches every run's meta_queue, and what a run says 
 every worker. Every message is one of the dataclasses below, decoded with every type checked.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from manyhands.core import decoding, wire
 from manyhands.core.errors import WireError
-from manyhands.core.trajectories import Trajectory
 
 TO_EXECUTORS = "manyhands.to_executors"
 TO_WORKERS = "manyhands.to_workers"
@@ -44,11 +43,6 @@ class Names:
     @property
     def model_exchange(self) -> str:
         return f"manyhands.{self.run}.model_exchange"
-
-
-def of_our_age(trajectory: Trajectory, agent: str, ours: str, newest: int) -> Trajectory:
-    """Return another agent's trajectory with our newest version: to us it is off-policy, not old."""
-    return trajectory if agent == ours else replace(trajectory, version=newest)
 
 
 class Letter:

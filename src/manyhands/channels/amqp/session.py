@@ -2,7 +2,9 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,18 @@ from manyhands.core.arrays import Array
 from manyhands.core.decoding import MAX_TEXT
 from manyhands.core.errors import WireError
 from manyhands.core.events import Fault, Notice
-from manyhands.core.orders import EvalResult, Order, Task
+from manyhands.core.heartbeat import (
+    BUSY,
+    EPISODE,
+    HANG_TIMEOUT,
+    MEMORY,
+    NOBODY,
+    RUN,
+    SHARD,
+    TESTING,
+    run_mark,
+)
+from manyhands.core.orders import EvalOrder, EvalResult, Order, Task, read_order
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 
@@ -30,6 +43,10 @@ ASK_AGAIN = 3.0
 """Seconds after which weights that an order needs are asked for; sent ones may get lost or be damaged."""
 WEIGHTS_TIMEOUT = 30.0
 """Seconds that an order waits for its weights, which were sent before it."""
+
+
+class Leave(BaseException):
+    """A request to leave; not an Exception, so that no environment's fault handling swallows it."""
 
 
 class ConnectionReplacedError(Exception):
@@ -78,7 +95,7 @@ class Session:
                 self.arrived.wait(POLL)
 
     def ask_for_weights(self) -> None:
-        self.tell(Wanted(self.player.inbox).to_message("wanted"))
+        self.tell(Wanted(self.player.inbox.name).to_message("wanted"))
 
     def arrays(self, order: Order) -> dict[str, Array]:
         return self._task.layout.allocate()
@@ -104,7 +121,7 @@ class Session:
         )
         pictures = self._task.layout.obs_dtype == "|u1"  # a screen takes a fiftieth of its room
         raw = wire.encode_trajectory(made, self._task.spec.schema, compress=pictures)
-        headers = {"agent": self.agent, "player": self.player.inbox}
+        headers = {"agent": self.agent, "player": self.player.inbox.name}
         self.sending = link.deliver(self.names.data_queue, raw, self.order_id, headers)
         self._forget_when_delivered(self.sending, self.order_id)
 
@@ -136,11 +153,36 @@ class Session:
         self.tell(self._words(kind, text))
 
     def _words(self, kind: str, text: str) -> wire.Message:
-        return Words(self.player.inbox, text[:MAX_TEXT]).to_message(kind)
+        return Words(self.player.inbox.name, text[:MAX_TEXT]).to_message(kind)
 
     def open(self, progress: memoryview) -> None:
         self.collector = Collector(self._task, self.player.worker, self.report, None, progress)
 
+    def read_order(self, message: wire.Message) -> Order | EvalOrder:
+        plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
+        order = read_order(replace(message, meta=plain))
+        if isinstance(order, Order) and order.start is not None and not order.start.fits(self._task.layout):
+            raise WireError("an order that says of its shard what cannot be")
+        return order
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Mark that an environment's code runs: its supervisor sees for which run, and what is allowed."""
+        progress, others = self.player.progress, self.player.sessions.values()
+        progress[HANG_TIMEOUT] = int(1000 * self.limits.hang_timeout)
+        progress[MEMORY] = max([self.limits.worker_memory, *(s.limits.worker_memory for s in others)])
+        progress[RUN] = run_mark(self.names.run)
+        progress[SHARD], progress[EPISODE] = TESTING, NOBODY  # until an episode is played
+        progress[BUSY] = 1
+        try:
+            yield
+        except (Exception, Leave):
+            progress[BUSY] = 0
+            raise
+        progress[BUSY] = 0  # but not where an environment ends the process, as by sys.exit()
+
     def close(self) -> None:
-        if self.collector is not None:
-            self.collector.close()
+        """Close the run's environments. Hanging in that is noticed like hanging in a step."""
+        with self.watched():
+            if self.collector is not None:
+                self.collector.close()

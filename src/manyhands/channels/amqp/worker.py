@@ -5,26 +5,20 @@ play, and plays their orders in the order they come. When its connection breaks 
 joins anew; the executors have noticed by then and have given its orders to others.
 """
 
-import asyncio
 import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from queue import Empty, SimpleQueue
-from typing import Any
+from queue import Empty
 
-from aio_pika import ExchangeType
-from aio_pika.abc import AbstractIncomingMessage
-
-from manyhands.channels.amqp.connection import Address, Link
+from manyhands.channels.amqp.address import Address
+from manyhands.channels.amqp.connection import Link
+from manyhands.channels.amqp.inbox import Inbox
 from manyhands.channels.amqp.messages import (
-    MOST_OPEN,
     TO_EXECUTORS,
-    TO_WORKERS,
     Finish,
-    Names,
     Offer,
     Rejoin,
     Release,
@@ -34,47 +28,24 @@ from manyhands.channels.amqp.messages import (
     check_name,
 )
 from manyhands.channels.amqp.session import WEIGHTS_TIMEOUT, ConnectionReplacedError, Session
-from manyhands.channels.amqp.throttle import Throttle
 from manyhands.channels.limits import OwnLimits
 from manyhands.collect.collector import OutOfTurnError
 from manyhands.config import algorithms
 from manyhands.core import wire
 from manyhands.core.decoding import MAX_TEXT
 from manyhands.core.errors import EnvError, ManyhandsError, UsageError, WireError
-from manyhands.core.heartbeat import (
-    BEATS,
-    BUSY,
-    CHECKING,
-    EPISODE,
-    HANG_TIMEOUT,
-    MEMORY,
-    NOBODY,
-    RUN,
-    SHARD,
-    TESTING,
-    run_mark,
-    unshared,
-)
-from manyhands.core.orders import EvalOrder, Order, Task, read_order
-from manyhands.core.texts import one_line
+from manyhands.core.heartbeat import BEATS, CHECKING, EPISODE, SHARD, run_mark, unshared
+from manyhands.core.orders import Order, Task
 from manyhands.envs import make as envs
 
 POLL = 0.2
 HELLO_INTERVAL = 5.0
 """Seconds between two hellos, by which a player finds runs that it does not know of."""
-REPORT_INTERVAL = 1.0
 PREFETCH = 100
 """Most messages on their way to an inbox."""
 MOST_RUNS = 64
 """Most runs that a player plays for at the same time."""
-MOST_TODO = 10_000
 MOST_REFUSED = 10_000
-UNRECOGNISED_INTERVAL = 2.0
-"""Seconds between two lines about messages that cannot be recognised."""
-
-
-class Leave(BaseException):
-    """A request to leave; not an Exception, so that no environment's fault handling swallows it."""
 
 
 class Player:
@@ -94,79 +65,18 @@ class Player:
         self.worker, self.process, self.allowed = worker, process, allowed
         self.limits, self.refused_runs = limits or OwnLimits(), frozenset(refused_runs)
         self.progress, self.once, self.say = unshared() if progress is None else progress, once, say
-        self.inbox = ""
         self.generation = 0
         self.sessions: dict[str, Session] = {}
         self.refused: set[str] = set()  # epochs of runs that it cannot play, or that are over
-        self.todo: SimpleQueue[Any] = SimpleQueue()
-        self.unrecognised = Throttle(UNRECOGNISED_INTERVAL)
         self.leaving = False
-        self.link = Link(address, self._declare, PREFETCH, self._missing, say)
+        self.inbox = Inbox(process, self.sessions, self.limits.message_bytes, say)
+        self.link = Link(address, self.inbox.declare, PREFETCH, self.inbox.note_missing, say)
+        self.inbox.link = self.link
         self.link.start(patient=True)
         self.progress[BEATS] += 1  # the broker takes us
 
     def introduction(self) -> Report:
-        return Report(self.inbox, self.worker, socket.gethostname(), os.getpid())
-
-    async def _declare(self, link: Link) -> None:
-        generation = link.generation
-        self.inbox = f"{self.process}.{generation}"
-        inbox = await link.orderly.declare_queue(self.inbox, exclusive=True, auto_delete=True)
-        await link.orderly.declare_exchange(TO_EXECUTORS, ExchangeType.FANOUT, durable=True)
-        floor = await link.orderly.declare_exchange(TO_WORKERS, ExchangeType.FANOUT, durable=True)
-        await inbox.bind(floor)
-
-        async def on_message(message: AbstractIncomingMessage) -> None:
-            self._hear(message, generation)
-
-        await inbox.consume(on_message, no_ack=True)
-        self.reporting = asyncio.create_task(self._report(generation))
-
-    async def _report(self, generation: int) -> None:
-        """Report to every run each second, whatever the environments do."""
-        while generation == self.link.generation and not self.link.closing:
-            for session in list(self.sessions.values()):
-                if session.collector is not None:
-                    report = replace(session.report_card, open=tuple(session.unanswered)[:MOST_OPEN])
-                    self.link.probe(session.names.meta_queue, wire.encode(report.to_message("report")))
-            await asyncio.sleep(REPORT_INTERVAL)
-
-    def _missing(self, queue: str) -> None:
-        """End a run whose queue is gone, even if nobody said so; called in the link's thread."""
-        for session in list(self.sessions.values()):
-            if session.names.meta_queue == queue and not session.over:
-                session.over = True
-                finish = Finish(session.names.run, "its queues are gone").to_message("finish")
-                self.todo.put((self.link.generation, finish))
-
-    def _hear(self, message: AbstractIncomingMessage, generation: int) -> None:
-        """Store weights at once, and queue all else; called in the link's thread."""
-        session = self.sessions.get(str(message.headers.get("run")))
-        try:
-            if len(message.body) > self.limits.message_bytes:
-                raise WireError(f"a message of {len(message.body):,} bytes; see --max-message")
-            heard = wire.decode(message.body)
-            if heard.kind == "weights":
-                if session is not None:
-                    session.hear_weights(heard, str(message.headers.get("agent", "")))
-            elif heard.kind != "knock" and self.todo.qsize() < MOST_TODO:
-                self._note_order(heard)
-                self.todo.put((generation, heard))
-        except WireError as error:
-            if self.unrecognised.lets_through():
-                total = self.unrecognised.so_far()
-                text = f"dropped an unrecognised message{total}: {one_line(error, 300)}"
-                self.say(text)
-                if session is not None:  # such as weights that were damaged on their way
-                    session.say("notice", text)
-                    session.ask_for_weights()
-
-    def _note_order(self, heard: wire.Message) -> None:
-        """Note an order that waits its turn, so that reports name it and it does not count as lost."""
-        session = self.sessions.get(str(heard.meta.get("run")))
-        if session is not None and heard.kind in ("order", "eval_order"):
-            with suppress(WireError):  # told when its turn comes
-                session.unanswered.add(check_name(heard.meta.get("order")))
+        return Report(self.inbox.name, self.worker, socket.gethostname(), os.getpid())
 
     def wait_a_moment(self) -> None:
         """Beat while waiting for the broker; raise where the connection, and so all under way, is void."""
@@ -186,7 +96,7 @@ class Player:
                 self.link.send(TO_EXECUTORS, "", wire.encode(self.introduction().to_message("hello")))
             began = time.monotonic()
             try:
-                generation, message = self.todo.get(timeout=POLL)
+                generation, message = self.inbox.todo.get(timeout=POLL)
             except Empty:
                 self._note_idle(began)
                 continue
@@ -198,8 +108,8 @@ class Player:
             except ConnectionReplacedError:
                 continue
             except WireError as error:  # nobody waits for an answer
-                if self.unrecognised.lets_through():
-                    total = self.unrecognised.so_far()
+                if self.inbox.unrecognised.lets_through():
+                    total = self.inbox.unrecognised.so_far()
                     self.say(f"dropped a message that makes no sense here{total}: {error}")
 
     def _note_idle(self, began: float) -> None:
@@ -211,7 +121,7 @@ class Player:
         """Close all sessions after a reconnect: no executor knows this player any more."""
         self.generation = self.link.generation
         for session in self.sessions.values():
-            self._close(session)
+            session.close()
         self.sessions.clear()
         self.refused.clear()
 
@@ -242,7 +152,7 @@ class Player:
         if (known is not None and known.epoch == epoch) or epoch in self.refused:
             return
         if known is not None:
-            self._close(self.sessions.pop(run))
+            self.sessions.pop(run).close()
         if len(self.refused) > MOST_REFUSED:
             self.refused.clear()
         task = Task.from_message(wire.Message("task", "", offer.task))
@@ -263,7 +173,7 @@ class Player:
         if len(self.sessions) >= MOST_RUNS:
             raise UsageError(f"this worker plays for {MOST_RUNS} runs already")
         self.limits.check(task, [each.task() for each in self.sessions.values()], self._lanes())
-        with self._watched(session):
+        with session.watched():
             self.progress[SHARD], self.progress[EPISODE] = CHECKING, -1
             envs.check_imports(task.env, self.allowed)
             if task.layout.action.algo:
@@ -278,27 +188,21 @@ class Player:
         """Join a run again whose executor does not know this player, because some message got lost."""
         session = self.sessions.pop(run, None)
         if session is not None:
-            self._close(session)
+            session.close()
             self._join(Session(self, run, session.epoch, session.task(), session.limits))
 
     def _join(self, session: Session) -> None:
         session.open(self.progress)
         self.sessions[session.names.run] = session
-        self.link.run(self._bind(session.names), WEIGHTS_TIMEOUT)
-        session.report_card = replace(session.report_card, player=self.inbox)
+        self.link.run(self.inbox.bind(session.names), WEIGHTS_TIMEOUT)
+        session.report_card = replace(session.report_card, player=self.inbox.name)
         session.tell(session.report_card.to_message("join"))
         self.say(f"plays {session.task().env.id} for {session.names.run}")
 
-    async def _bind(self, names: Names) -> None:
-        inbox = await self.link.orderly.get_queue(self.inbox, ensure=False)
-        await inbox.bind(names.model_exchange)
-
     def _play(self, session: Session, message: wire.Message) -> None:
-        from manyhands.channels.base import run_order
-
         session.order_id = check_name(message.meta.get("order"))
         try:
-            order = _read_order(message, session.task())
+            order = session.read_order(message)
         except WireError as error:
             self._answer_unplayed(session, str(error), malformed=True)
             raise
@@ -312,12 +216,12 @@ class Player:
                 self._finish(session.names.run, f"leaves it: {error}")
                 return
         with self._accounting_for(session):
-            run_order(order, session, session.collector)
+            session.collector.run(order, session)
 
     def _answer_unplayed(self, session: Session, text: str, malformed: bool = False) -> None:
         """Tell the executor that an order is not played, and no longer report it as held."""
         session.unanswered.discard(session.order_id)
-        answer = Unplayed(self.inbox, session.order_id, text[:MAX_TEXT], malformed)
+        answer = Unplayed(self.inbox.name, session.order_id, text[:MAX_TEXT], malformed)
         session.tell(answer.to_message("unplayed"))
 
     def _release(self, session: Session, shard: int) -> None:
@@ -325,36 +229,13 @@ class Player:
             assert session.collector is not None
             session.collector.drop(shard)
             session.settle()
-            session.tell(Released(self.inbox, shard).to_message("released"))
-
-    @contextmanager
-    def _watched(self, session: Session) -> Iterator[None]:
-        """Mark that an environment's code runs: its supervisor sees for which run, and what is allowed."""
-        self.progress[HANG_TIMEOUT] = int(1000 * session.limits.hang_timeout)
-        allowed = max(
-            [session.limits.worker_memory, *(s.limits.worker_memory for s in self.sessions.values())]
-        )
-        self.progress[MEMORY] = allowed
-        self.progress[RUN] = run_mark(session.names.run)
-        self.progress[SHARD], self.progress[EPISODE] = TESTING, NOBODY  # until an episode is played
-        self.progress[BUSY] = 1
-        try:
-            yield
-        except (Exception, Leave):
-            self.progress[BUSY] = 0
-            raise
-        self.progress[BUSY] = 0  # but not where an environment ends the process, as by sys.exit()
-
-    def _close(self, session: Session) -> None:
-        """Close a run's environments. Hanging in that is noticed like hanging in a step."""
-        with self._watched(session):
-            session.close()
+            session.tell(Released(self.inbox.name, shard).to_message("released"))
 
     @contextmanager
     def _accounting_for(self, session: Session) -> Iterator[None]:
         """Report to the executor whatever goes wrong meanwhile, because it waits for an answer."""
         try:
-            with self._watched(session):
+            with session.watched():
                 yield
         except OutOfTurnError as error:  # one given before this player forgot the shard, or it never had it
             self._answer_unplayed(session, str(error))
@@ -370,7 +251,7 @@ class Player:
     def _fail(self, session: Session, text: str) -> None:
         """Report a failure, which the executor counts, and join again with new environments."""
         session.say("failed", text)
-        self._close(session)
+        session.close()
         self._join(Session(self, session.names.run, session.epoch, session.task(), session.limits))
 
     def _finish(self, run: str, reason: str) -> None:
@@ -380,7 +261,7 @@ class Player:
         self.refused.add(session.epoch)  # an offer may still be on its way
         session.settle()
         session.tell(session.report_card.to_message("protocol"))
-        self._close(session)
+        session.close()
         card = session.report_card
         self.say(f"{run}: {reason}; played {card.steps:,} steps, {card.episodes:,} episodes")
         if self.once:
@@ -391,14 +272,6 @@ class Player:
         self.leaving = True
         for session in self.sessions.values():
             session.tell(session.report_card.to_message("protocol"))
-            self._close(session)
+            session.close()
         self.sessions.clear()
         self.link.close()
-
-
-def _read_order(message: wire.Message, task: Task) -> Order | EvalOrder:
-    plain = {name: fact for name, fact in message.meta.items() if name not in ("order", "run")}
-    order = read_order(replace(message, meta=plain))
-    if isinstance(order, Order) and order.start is not None and not order.start.fits(task.layout):
-        raise WireError("an order that says of its shard what cannot be")
-    return order

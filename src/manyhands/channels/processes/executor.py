@@ -8,16 +8,10 @@ script needs no `if __name__ == "__main__"`. They end with the executor, however
 import mmap
 import os
 import selectors
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections import deque
-from contextlib import suppress
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -25,82 +19,29 @@ import cloudpickle
 
 from manyhands.channels.base import WorkerStatus
 from manyhands.channels.processes import shared
+from manyhands.channels.processes.worker_process import WorkerProcess
+from manyhands.channels.supervision import new_heartbeat, start
 from manyhands.channels.worker_stats import WorkerStats
 from manyhands.config import algorithms
 from manyhands.core import wire
 from manyhands.core.errors import EnvError, RunError, WireError
 from manyhands.core.events import CrashSite, Event, Fault, Notice, WorkerLost
-from manyhands.core.heartbeat import BEATS, BYTES, EPISODE, LANE, NOBODY, SHARD
+from manyhands.core.heartbeat import EPISODE, LANE, SHARD
 from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs.make import MakeEnv
 from manyhands.hogwild.cores import SharedMemory
-from manyhands.system.memory import own_megabytes
-from manyhands.system.processes import CRASHES, FAILED, describe_exit, player_environment
+from manyhands.system.processes import describe_exit
 
 POLL = 0.2
 """Seconds between two checks of workers that send nothing."""
 WEIGH_INTERVAL = 2.0
 """Seconds between two checks of how much memory the workers hold."""
-SMALL = 1024
-"""Most bytes of a message of which a pipe holds a hundred; no worker has as many orders."""
 GRACE = 2.0
 """Seconds that a worker has to leave by itself before it is killed."""
 START_TIMEOUT = 60.0
 """Seconds that a worker may take to start; importing a heavy environment is slow."""
-
-
-@dataclass(eq=False)
-class WorkerProcess:
-    """A worker as its executor keeps it."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    connection: Connection
-    progress: memoryview  # see core/heartbeat.py
-    shards: list[int]
-    orders: deque[Order | EvalOrder] = field(default_factory=deque)
-    outbox: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
-    posted: int = 0  # to the thread; counted by the executor
-    sent: int = 0  # counted by the thread
-    seen_beats: int = 0
-    seen_at: float = field(default_factory=time.monotonic)
-    ready: bool = False
-    gone: str = ""  # why, once it is
-    retired: bool = False  # it grew too large
-    last_words: str = ""
-
-    def post(self, raw: bytes) -> None:
-        """Send without ever waiting. What a pipe has room for anyway goes at once, the rest by a thread:
-        handing over to that costs more, and with 64 workers the last one waits for 64 of it.
-        """
-        if len(raw) <= SMALL and self.posted == self.sent:
-            with suppress(OSError):  # its end is noticed, and its orders given again, by `receive`
-                self.connection.send_bytes(raw)
-        else:
-            self.posted += 1
-            self.outbox.put(raw)
-
-    def send_all(self) -> None:
-        """Send what is queued, in its own thread: a worker that does not read never blocks the executor."""
-        while (raw := self.outbox.get()) is not None:
-            try:
-                self.connection.send_bytes(raw)
-            except OSError:
-                return  # as above
-            self.sent += 1
-
-    def end(self, grace: float) -> int:
-        """Wait for its exit, then kill it and all it has started; return the code, negative for a signal."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(max(0.0, grace))
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        code = self.process.wait()
-        self.outbox.put(None)
-        self.connection.close()
-        return code
 
 
 class ProcessesChannel:
@@ -149,21 +90,15 @@ class ProcessesChannel:
 
     def _start(self, name: str, shards: list[int]) -> None:
         ours, theirs = socket.socketpair()
-        progress_file = shared.create(BYTES)
         memories = [self.descriptors[0], *(self.descriptors[1 + shard] for shard in shards)]
         if self.memory is not None:
             memories.append(self.descriptors[-1])
-        passed = [theirs.fileno(), progress_file, *memories]
-        command = [sys.executable, "-m", "manyhands.roles.worker", *map(str, [os.getpid(), *passed])]
-        # A group of its own: Ctrl-C is for the executor, and what an environment forks can be ended with it.
-        process = subprocess.Popen(
-            command, pass_fds=passed, env=player_environment(), stdin=subprocess.DEVNULL, process_group=0
-        )
+        with new_heartbeat() as (progress_file, progress):
+            passed = [theirs.fileno(), progress_file, *memories]
+            process = start("manyhands.roles.worker", [str(os.getpid()), *map(str, passed)], passed)
         theirs.close()
-        progress = memoryview(mmap.mmap(progress_file, BYTES)).cast("q")
-        progress[EPISODE] = NOBODY
-        os.close(progress_file)
-        worker = WorkerProcess(name, process, Connection(ours.detach()), progress, shards)
+        connection = Connection(ours.detach())
+        worker = WorkerProcess(name, process, progress, connection=connection, shards=shards)
         self.processes.append(worker)
         self.selector.register(worker.connection, selectors.EVENT_READ, worker)
         self.workers_by_shard.update(dict.fromkeys(shards, worker))
@@ -213,7 +148,7 @@ class ProcessesChannel:
         try:
             message = wire.decode(worker.connection.recv_bytes(wire.MAX_MESSAGE))
         except (EOFError, OSError):
-            self._gone(worker, "left")
+            self._gone(worker)
             return
         worker.seen_at = time.monotonic()
         match message.kind:
@@ -242,15 +177,11 @@ class ProcessesChannel:
         """Notice a worker that has died without a word, or has an order but no heartbeat."""
         if worker.process.poll() is not None:
             if not worker.connection.poll():  # else its last words, or the end of them, are read first
-                self._gone(worker, "left")
+                self._gone(worker)
             return
-        now = time.monotonic()
-        if worker.progress[BEATS] != worker.seen_beats or not worker.orders:
-            worker.seen_beats, worker.seen_at = worker.progress[BEATS], now
         allowed = self.hang_timeout if worker.ready else max(self.hang_timeout, START_TIMEOUT)
-        if now - worker.seen_at > allowed:
-            worker.process.kill()
-            self._gone(worker, f"an environment step took longer than {allowed:g} s")
+        if worker.kill_if_hung(bool(worker.orders), allowed):
+            self._gone(worker)
 
     def _weigh(self) -> None:
         """Every now and then, retires workers that have grown too large."""
@@ -259,13 +190,11 @@ class ProcessesChannel:
             return
         self.weighed_at = now
         for worker in self.processes:
-            if not worker.gone and (size := own_megabytes(worker.process.pid)) > self.worker_memory:
-                worker.retired = True
-                worker.process.kill()
-                self._gone(worker, f"it held {size:.0f} MB, more than run.worker_memory")
+            if not worker.gone and worker.kill_if_larger(self.worker_memory, "run.worker_memory"):
+                self._gone(worker)
 
-    def _gone(self, worker: WorkerProcess, reason: str) -> None:
-        worker.gone = reason
+    def _gone(self, worker: WorkerProcess) -> None:
+        worker.gone = True
         self.selector.unregister(worker.connection)
         self.events.append(worker)
 
@@ -275,17 +204,15 @@ class ProcessesChannel:
         self.processes.remove(worker)
         if worker.last_words:
             raise EnvError(worker.last_words)
-        hung = worker.gone != "left" and not worker.retired
-        if not worker.ready and not hung and code >= 0:
+        if not worker.ready and not worker.hung and code >= 0:
             raise RunError(f"{worker.name} could not start ({describe_exit(code)})")
         crash_site = None
-        if worker.orders and (hung or -code in CRASHES or (code >= 0 and code != FAILED)):
+        if worker.orders and worker.crashed(code):
             signs = worker.progress
             crash_site = CrashSite(signs[SHARD], signs[LANE], signs[EPISODE])
         self.stats.of(worker.name).lost += 1
         self._start(worker.name, worker.shards)
-        reason = describe_exit(code) if worker.gone == "left" else worker.gone
-        orders, fault = tuple(worker.orders), not worker.retired
+        reason, orders, fault = worker.why_it_ended(code), tuple(worker.orders), not worker.retired
         return WorkerLost(worker.name, reason, tuple(worker.shards), orders, crash_site, fault)
 
     def ack(self, trajectory: Trajectory) -> None:

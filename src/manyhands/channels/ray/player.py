@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 from ray._private import worker as ray_worker
 from threadpoolctl import threadpool_limits
 
-from manyhands.channels.base import run_order
 from manyhands.collect.collector import Collector
 from manyhands.config import algorithms
 from manyhands.core import wire
@@ -112,7 +111,7 @@ class RayPlayer:
         message = wire.decode(weights, "weights")
         self.latest = wire.read_weights(message, self.task.spec, self.task.beside)
         try:
-            run_order(read_order(wire.decode(order)), self, self.collector)
+            self.collector.run(read_order(wire.decode(order)), self)
         except ManyhandsError as error:
             return b"", self.events, str(error)
         except SystemExit as left:
