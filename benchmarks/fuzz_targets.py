@@ -710,7 +710,7 @@ class ChildSide:
             return
         link.get_ready(spec)
         exchanger = Exchanger(link, spec, welcome.weights.version)
-        learner = Counting(self.weights)
+        learner: Any = Counting(self.weights)
         while self.talk.left and not link.refused and not link.over:
             if link.connection is None and not self._found_again(link):
                 return
@@ -809,7 +809,7 @@ class ParentSide:
             raise parent.failure
         if self.complaints:
             raise Finding(self.complaints.pop())
-        if parent.connections or parent.strangers:
+        if parent.connections or parent.admission.strangers:
             raise Finding("a connection that is over is still counted")
         if not np.isfinite(parent.numbers).all():
             raise Finding("a parent's weights are not finite")

@@ -14,9 +14,9 @@ import gymnasium
 import numpy as np
 from websockets.asyncio.client import connect
 
-from manyhands.averaging.link import Welcome
 from manyhands.averaging.maths import Feedback
 from manyhands.averaging.protocol import PROTOCOL, read_weights, received, structure
+from manyhands.averaging.welcome import Welcome
 from manyhands.core import wire
 
 PAUSE = 0.25

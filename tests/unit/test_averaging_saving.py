@@ -166,7 +166,7 @@ def test_a_parent_forgets_whom_it_misses_least_and_keeps_their_sums(monkeypatch:
     }
     parent = new_parent(children)
     for number in range(100):  # a child without --name that restarts in a loop
-        child = parent._remember(f"new-{number}")
+        child = parent.admission.remember(f"new-{number}")
         child.exchanges, child.steps, child.left = 1, 10, False
     assert set(parent.children) == {"here", "diligent", "idle", "new-99"}
     assert parent.forgotten.children == 100
@@ -181,9 +181,9 @@ def test_a_parent_forgets_whom_it_misses_least_and_keeps_their_sums(monkeypatch:
 def test_a_full_parent_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyhands.averaging.parent.MOST_CHILDREN", 1)
     parent = new_parent({"here": Child("here", connected=True)})
-    assert parent._remember("here").name == "here"
+    assert parent.admission.remember("here").name == "here"
     with pytest.raises(Exception, match="has 1 children already"):
-        parent._remember("new")
+        parent.admission.remember("new")
 
 
 def test_a_checkpoint_holds_the_longest_records_of_all_children(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from manyhands.core.arrays import Array, Float32
 from manyhands.core.errors import UsageError
 from manyhands.core.horizon import Horizon
 from manyhands.core.networks import NetSpec
+from manyhands.core.orders import Cores
 from manyhands.core.roles import Learner
 from manyhands.core.spaces import Spaces
 from manyhands.core.trajectories import Layout
@@ -114,6 +115,10 @@ class Algorithm:
     def collecting(self, collect: CollectConfig, workers: int) -> CollectConfig:
         """Return how experience is made, given the settings and the worker processes (-1: one per core)."""
         return collect
+
+    def cores(self, count: int, name: str) -> Cores | None:
+        """Return what workers are told of cores that learn together; None for all other algorithms."""
+        return None
 
     def memory(self, layout: Layout, shards: int, spec: NetSpec) -> dict[str, int]:
         """Return the bytes that its learner holds beside network and batches, by what they are for."""

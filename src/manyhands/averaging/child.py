@@ -5,32 +5,24 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
-from manyhands.averaging.link import Link, Welcome
+from manyhands.averaging.link import Link
 from manyhands.averaging.maths import SMALLEST_SCALE, Feedback, absurdity, root_mean_square
 from manyhands.averaging.protocol import statistics
+from manyhands.averaging.welcome import Welcome
 from manyhands.config.settings import Config
 from manyhands.core import wire
-from manyhands.core.arrays import Float32
 from manyhands.core.horizon import Horizon
 from manyhands.core.networks import NetSpec
+from manyhands.core.roles import Learner
 from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
-from manyhands.roles.executor import RECENT
+from manyhands.roles.progress import RECENT
 
 LEAST_MEMORY = 150
 """MB without which no process can play anything."""
-
-
-class Mixable(Protocol):
-    """A learner whose weights can be averaged with others'."""
-
-    def weights(self) -> Weights: ...
-
-    def average_into(self, vector: Float32, share: float) -> None: ...
 
 
 class Exchanger:
@@ -53,7 +45,7 @@ class Exchanger:
         if self.link.over or self.link.refused:  # while nobody was there to be told
             stop()
 
-    def after(self, learner: Mixable, trajectories: list[Trajectory]) -> None:
+    def after(self, learner: Learner, trajectories: list[Trajectory]) -> None:
         for trajectory in trajectories:
             self.steps += trajectory.steps
             self.episodes += len(trajectory.episode_return)

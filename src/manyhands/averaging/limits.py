@@ -87,7 +87,7 @@ def memory_parts(planned: Plan) -> dict[str, int]:
     else:
         batches = shards * layout.dense_nbytes * COPIES_OF_BATCHES
         parts["batches (collect.steps, collect.lanes)"] = batches
-    parts.update(config.algorithm.memory(layout, shards, planned.spec))
+    parts.update(planned.algorithm.memory(layout, shards, planned.spec))
     return parts
 
 

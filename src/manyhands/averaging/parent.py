@@ -8,8 +8,6 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import asdict
 from statistics import median_low
 from typing import Any
 
@@ -17,8 +15,9 @@ import numpy as np
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from manyhands.averaging.child_stats import MOST_CHILDREN, Child, Forgotten, ParentStats, least_missed
-from manyhands.averaging.connections import GRACE, LONGEST, Refused, answers, close, refuse, say
+from manyhands.averaging.admission import HELLO_TIMEOUT, TURN, Admission
+from manyhands.averaging.child_stats import Child, Forgotten, ParentStats
+from manyhands.averaging.connections import GRACE, LONGEST, Refused, close, refuse, say
 from manyhands.averaging.maths import (
     SMALLEST_SCALE,
     Feedback,
@@ -30,18 +29,13 @@ from manyhands.averaging.protocol import (
     HEADROOM,
     MOST,
     OVER,
-    PROTOCOL,
     AveragingConfig,
     checked_name,
-    difference,
     message_limit,
     number,
     read_weights,
     received,
-    same_token,
     statistics,
-    structure,
-    text,
 )
 from manyhands.config.settings import Config
 from manyhands.core import wire
@@ -50,20 +44,13 @@ from manyhands.core.networks import NetSpec
 from manyhands.core.texts import one_line
 from manyhands.core.weights import Weights, average, split_beside
 
-HELLO_TIMEOUT = 10.0
-"""Seconds that a new connection has to send its hello."""
 READY_TIMEOUT = 120.0
 """Seconds that a child has to get ready: importing a heavy environment is slow."""
 PING = 20.0
 """Seconds between two pings of a silent child, and until one that does not answer counts as gone."""
-GHOST = 5.0
-"""Seconds that the old connection of a child that comes back has to answer, and then to end."""
 LINGER = 15.0
 """Seconds after the last exchange in which lost children may come back to hear that it was the last; longer
 than they wait between two attempts."""
-TURN = 0.2
-STRANGERS = 1000
-"""Most connections that have not sent a hello; each may hold HEADROOM bytes for HELLO_TIMEOUT seconds."""
 STRIKES = 3
 """Exchanges in a row with unusable weights, after which a child is disconnected."""
 NOBODY = "somebody who never gave a name"
@@ -103,7 +90,7 @@ class Parent:
         self.children, self.forgotten = dict(stats.children), stats.forgotten
         self.connections: dict[str, ServerConnection] = {}  # of children, by name
         self.gone = dict.fromkeys(self.children, time.monotonic())  # since when, of those not connected
-        self.strangers = 0
+        self.admission = Admission(self)
         self.stopping = False
         self.serving: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
@@ -192,25 +179,25 @@ class Parent:
         name = NOBODY
         child: Child | None = None
         try:
-            hello = await self._hear_stranger(connection)
+            hello = await self.admission.hear(connection)
             name = checked_name(hello.meta, "name")
-            self._check_in(hello)
+            self.admission.check(hello)
             life = checked_name(hello.meta, "life")
-            await self._rid_of_ghost(name, life)
+            await self.admission.end_ghost(name, life)
             if name in self.connections:
                 raise Refused(f"there is a child called {name!r} already; choose another --name")
-            child = self._remember(name)
+            child = self.admission.remember(name)
             self.connections[name] = connection
             self.gone.pop(name, None)
             child.join(life)
             if self.over:
                 await close(connection, OVER)
             connection.protocol.max_message_size = message_limit(self.spec)
-            await self._welcome(connection)
+            await self.admission.welcome(connection)
             async with asyncio.timeout(READY_TIMEOUT):
                 ready = received(await connection.recv(), "ready", "end")
             if ready.kind == "ready":
-                self._check_structure(ready)
+                self.admission.check_structure(ready)
                 self.said(f"{name} joined from {connection.remote_address[0]}")
                 await self._exchange_with(child, connection)
             child.left = True
@@ -238,72 +225,6 @@ class Parent:
                 del self.connections[name]
                 if name in self.children:
                     self.gone[name] = time.monotonic()
-
-    def _remember(self, name: str) -> Child:
-        """Return the child of this name, known or new; of too many, the least missed makes room."""
-        if name not in self.children:
-            if len(self.children) >= MOST_CHILDREN:
-                self._forget_one()
-            self.children[name] = Child(name)
-        return self.children[name]
-
-    def _forget_one(self) -> None:
-        child = least_missed(self.children.values(), self.gone)
-        if child is None:
-            raise Refused(f"the parent has {MOST_CHILDREN:,} children already, which is all that it takes")
-        self.forgotten.add(child)
-        del self.children[child.name]
-        self.gone.pop(child.name, None)
-
-    async def _hear_stranger(self, connection: ServerConnection) -> wire.Message:
-        if self.strangers >= STRANGERS:
-            raise Refused("too many have come and said nothing; try again")
-        self.strangers += 1
-        try:
-            async with asyncio.timeout(HELLO_TIMEOUT):
-                return received(await connection.recv(), "hello")
-        finally:
-            self.strangers -= 1
-
-    def _check_in(self, hello: wire.Message) -> None:
-        theirs = hello.meta.get("protocol")
-        if theirs != PROTOCOL:
-            raise Refused(
-                f"it speaks protocol {theirs!r:.60}, the parent {PROTOCOL}; install the same version"
-            )
-        if not same_token(text(hello.meta, "token", 1000), self.token):
-            raise Refused("its token is not the parent's; give the same --token-file to both")
-
-    async def _rid_of_ghost(self, name: str, life: str) -> None:
-        """End an older connection of this child: one of the same life, or one that does not answer."""
-        ghost = self.connections.get(name)
-        if ghost is None:
-            return
-        if self.children[name].life != life and await answers(ghost, GHOST):
-            return
-        ghost.transport.abort()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GHOST):
-                while self.connections.get(name) is ghost:
-                    await asyncio.sleep(TURN)
-
-    async def _welcome(self, connection: ServerConnection) -> None:
-        meta = {
-            "config": self.config.to_plain(),
-            "spec": self.spec.to_json(),
-            "averaging": asdict(self.averaging),
-            "version": self.version,
-        }
-        arrays = {"vector": self.vector, **wire.beside_arrays(self.statistics)}
-        message = wire.Message("welcome", self.spec.schema, meta, arrays)
-        await say(connection, wire.encode(message), self.silence)
-
-    def _check_structure(self, ready: wire.Message) -> None:
-        differs = difference(ready.meta, structure(self.spec, self.averaging.format))
-        if ready.schema != self.spec.schema:
-            differs = differs or f"schema is {ready.schema!r:.60} where the parent has {self.spec.schema!r}"
-        if differs:
-            raise Refused(f"its weights differ: {differs}")
 
     async def _exchange_with(self, child: Child, connection: ServerConnection) -> None:
         feedback, strikes = Feedback(self.averaging.format, self.spec.size), 0

@@ -23,7 +23,8 @@ from manyhands.system.machine import usable_cores
 from manyhands.system.temporary import temporary
 
 if TYPE_CHECKING:
-    from manyhands.averaging.link import Link, Welcome
+    from manyhands.averaging.link import Link
+    from manyhands.averaging.welcome import Welcome
 
 WRONG_URL = "a parent's address is ws://HOST:PORT, or wss://HOST:PORT for TLS, and nothing more"
 PATIENCE = 3600.0

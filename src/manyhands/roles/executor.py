@@ -17,13 +17,11 @@ from manyhands.core.trajectories import Layout, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.roles.faults import Faults, without
 from manyhands.roles.listening import Learns, Listener
-from manyhands.roles.progress import Progress
+from manyhands.roles.progress import RECENT, Progress
 from manyhands.roles.testing import Testing
 
 POLL = 0.2
 """Seconds after which a waiting executor checks whether it should stop, and shows that it is alive."""
-RECENT = 100
-"""Episodes in the mean of recent returns."""
 LOG_INTERVAL = 0.25
 """Seconds between two rows of metrics at the least."""
 LOG_ROWS = 4000

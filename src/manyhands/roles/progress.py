@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+RECENT = 100
+"""Episodes in the mean of recent returns."""
+
 
 @dataclass
 class Progress:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from manyhands.algos.algorithm import LearnerSetup
-from manyhands.core.arrays import Array, Float32
+from manyhands.core.arrays import Array
 from manyhands.core.horizon import Horizon
 from manyhands.core.roles import Learner
 from manyhands.core.trajectories import ReplayChunk, Trajectory
@@ -37,9 +37,6 @@ class LazyLearner:
         metrics = self.load().learn(trajectories)
         return {**metrics, **self.measure(self.weights())} if self.measure is not None else metrics
 
-    def average_into(self, vector: Float32, share: float) -> None:
-        self.load().average_into(vector, share)
-
     def state(self) -> Mapping[str, Array]:
         return self.load().state()
 
@@ -53,7 +50,7 @@ class LazyLearner:
 class Exchange(Protocol):
     """An exchange of the weights with others, between updates."""
 
-    def after(self, learner: LazyLearner, trajectories: list[Trajectory]) -> None:
+    def after(self, learner: Learner, trajectories: list[Trajectory]) -> None:
         """Called after every update; may replace the learner's weights."""
 
     @property
@@ -75,7 +72,7 @@ class Exchanging:
 
     def learn(self, trajectories: list[Trajectory]) -> dict[str, float]:
         metrics = self.learner.learn(trajectories)
-        self.exchange.after(self.learner, trajectories)
+        self.exchange.after(self.learner.load(), trajectories)
         return metrics
 
 
@@ -106,7 +103,7 @@ def open_learner(
     )
 
     def make() -> Learner:
-        learner: Learner = config.algorithm.learner(setup)
+        learner: Learner = plan.algorithm.learner(setup)
         if resumed is not None and resumed.learner:
             learner.load_state(first.version, resumed.learner)
             learner.restore_replay(journal.read(until=learner.chunks))
@@ -115,6 +112,6 @@ def open_learner(
         return learner
 
     lazy = LazyLearner(make, first, measure)
-    if config.algorithm.uses_cores:
+    if plan.algorithm.uses_cores:
         lazy.load()  # its memory is what the cores play with from the start
     return lazy

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from manyhands.algos.algorithm import Algorithm
 from manyhands.algos.replay_memory import RESERVE
 from manyhands.config.settings import Config
 from manyhands.core.arrays import Float32
@@ -28,6 +29,7 @@ class Plan:
     """A run before it starts: everything that can be wrong about it has been checked."""
 
     config: Config
+    algorithm: Algorithm
     spaces: Spaces
     task: Task
     solved_at: float | None
@@ -57,7 +59,7 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
         found = describe(env)
     finally:
         envs.close(env)
-    algorithm = config.algorithm
+    algorithm: Algorithm = config.algorithm
     algorithm.check_actions(found.action.space, config.run.algo, config.env.id)
     action = algorithm.action_spec(found.action, config.net, config.run.algo)
     if action.algo and config.collect.random:
@@ -76,7 +78,7 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
     algorithm.check(config, spaces)
     algorithm.check_memory(layout, config.collect.shards, learns_here)
     spec = algorithm.network(config.net, spaces)
-    cores = algorithm.cores(config.collect.shards, config.run.algo) if algorithm.uses_cores else None
+    cores = algorithm.cores(config.collect.shards, config.run.algo)
     if learns_here:
         check_network(spec)
         _check_batches(config, layout)
@@ -92,7 +94,7 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
     )
     if cores is not None and learns_here:
         _check_room(config, task)
-    return Plan(config, spaces, task, solved_at, callable_env)
+    return Plan(config, algorithm, spaces, task, solved_at, callable_env)
 
 
 def check_network(spec: NetSpec) -> None:

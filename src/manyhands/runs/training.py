@@ -75,7 +75,7 @@ def train(
     share_cores(watchers.view.said)
     path = store.choose_path(name, directory) if resume is None else resume.path
     planned = plan(config, callable_env)
-    _check(config, channel, resume, start_from)
+    _check(planned, channel, resume, start_from)
     with ExitStack() as held:
         if resume is not None:
             held.enter_context(resume.lock())
@@ -110,11 +110,11 @@ def train(
     return run
 
 
-def _check(config: Config, channel: str | None, resume: Run | None, start_from: str | None) -> None:
+def _check(plan: Plan, channel: str | None, resume: Run | None, start_from: str | None) -> None:
     """Refuse what does not go together, before anything is made."""
-    if channel is not None and config.algorithm.uses_cores:
+    if channel is not None and plan.algorithm.uses_cores:
         raise UsageError(
-            f"{config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
+            f"{plan.config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
         )
     if channel is not None:
         check_channel(channel)
