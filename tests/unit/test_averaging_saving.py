@@ -157,7 +157,7 @@ def new_parent(children: dict[str, Child]) -> Parent:
 
 
 def test_a_parent_forgets_whom_it_misses_least_and_keeps_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyhands.averaging.parent.MOST_CHILDREN", 4)
+    monkeypatch.setattr("manyhands.averaging.admission.MOST_CHILDREN", 4)
     children = {
         "here": Child("here", connected=True, steps=1),
         "diligent": Child("diligent", exchanges=50, steps=500),
@@ -179,7 +179,7 @@ def test_a_parent_forgets_whom_it_misses_least_and_keeps_their_sums(monkeypatch:
 
 
 def test_a_full_parent_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyhands.averaging.parent.MOST_CHILDREN", 1)
+    monkeypatch.setattr("manyhands.averaging.admission.MOST_CHILDREN", 1)
     parent = new_parent({"here": Child("here", connected=True)})
     assert parent.admission.remember("here").name == "here"
     with pytest.raises(Exception, match="has 1 children already"):

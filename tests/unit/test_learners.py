@@ -115,7 +115,7 @@ def test_a_learner_takes_its_share_of_its_parent_and_keeps_what_is_its_own(tmp_p
     late = open_learner(planned, first, None, journal, Horizon(1000))
     late.load().learn([random_trajectory(planned.task.layout, 0)])
     before = late.weights()
-    late.average_into(np.full(planned.spec.size, 2.0, np.float32), 0.25)
+    late.load().average_into(np.full(planned.spec.size, 2.0, np.float32), 0.25)
     after = late.weights()
     np.testing.assert_allclose(after.vector, 0.75 * before.vector + 0.5, atol=1e-6)
     for name, array in first.beside.items():

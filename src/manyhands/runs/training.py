@@ -113,9 +113,8 @@ def train(
 def _check(plan: Plan, channel: str | None, resume: Run | None, start_from: str | None) -> None:
     """Refuse what does not go together, before anything is made."""
     if channel is not None and plan.algorithm.uses_cores:
-        raise UsageError(
-            f"{plan.config.run.algo} learns on the cores of one machine; for several, `manyhands parent --help`"
-        )
+        algo = plan.config.run.algo
+        raise UsageError(f"{algo} learns on the cores of one machine; for several, `manyhands parent --help`")
     if channel is not None:
         check_channel(channel)
     if resume is not None and start_from is not None:
