@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from benchmarks.averaging_tables import (
     BETTER,
@@ -238,13 +239,12 @@ def _memory_of_a_core(cores: int) -> float:
         process = subprocess.Popen(manyhands(*words, "--dir", Path(temporary) / "run"))
         try:
             time.sleep(SETTLED)
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            return max(resident_megabytes(int(child)) for child in children)
+            return max(resident_megabytes(child.pid) for child in psutil.Process(process.pid).children())
         finally:
             process.terminate()
             process.wait(30)
 
 
 def _processor_seconds(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    times = psutil.Process(process).cpu_times()
+    return float(times.user + times.system)

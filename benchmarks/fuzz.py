@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
 TARGETS = ("wire", "orders", "executor", "worker", "joined", "child", "parent", "settings")
 LONGEST_INPUT = 1.0
 """Seconds that one input may take."""
@@ -110,8 +112,8 @@ class Watch:
 
 
 def _resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+    resident: int = psutil.Process().memory_info().rss
+    return resident
 
 
 def _where(error: BaseException) -> str:
@@ -144,8 +146,8 @@ def fuzz(name: str, seconds: float, seed: int) -> NoReturn:
     warnings.simplefilter("error")
     gc.collect()
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + ALLOCATION, most))
+    reserved = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (reserved + ALLOCATION, most))
     with tempfile.TemporaryDirectory(prefix="manyhands-fuzz-") as directory:
         for number, frames in enumerate(seeds):
             (Path(directory) / f"seed{number}").write_bytes(pack_frames(frames))

@@ -57,7 +57,7 @@ from manyhands.collect.collector import Collector
 from manyhands.config import plain_yaml
 from manyhands.config.resolve import parse_override, resolve
 from manyhands.config.settings import Config
-from manyhands.core import orders, wire
+from manyhands.core import orders, payloads, wire
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError, ManyhandsError, UsageError, WireError
@@ -139,14 +139,14 @@ class Wire:
 
     def seeds(self) -> list[list[Frame]]:
         state = ShardState.fresh(self.layout).after(self.trajectory)
-        meta, arrays = wire.pack_states({3: state})
+        meta, arrays = payloads.pack_states({3: state})
         shown = played_pictures(self.trajectory, self.pictures)
         schema = self.spec.schema
         return [
             [frame(wire.Message("note", "", {"a": [1, None, {"b": 0.5}], "c": b"x"}), 0)],
-            [frame(wire.encode_trajectory(self.trajectory, schema), 1)],
-            [frame(wire.encode_trajectory(shown, schema, compress=True), 2)],
-            [frame(wire.encode_weights(self.weights), 3)],
+            [frame(payloads.encode_trajectory(self.trajectory, schema), 1)],
+            [frame(payloads.encode_trajectory(shown, schema, compress=True), 2)],
+            [frame(payloads.encode_weights(self.weights), 3)],
             [frame(wire.Message("states", "", meta, arrays), 4)],
         ]
 
@@ -164,16 +164,16 @@ class Wire:
                     raise Finding("a message is another one after it is written and read")
             case 1 | 2:
                 layout = self.layout if how == 1 else self.pictures
-                trajectory = wire.decode_trajectory(raw, layout, self.spec.schema)
+                trajectory = payloads.decode_trajectory(raw, layout, self.spec.schema)
                 ShardState.fresh(layout).after(trajectory)
-                wire.decode_trajectory(said(trajectory, self.spec.schema), layout, self.spec.schema)
+                payloads.decode_trajectory(said(trajectory, self.spec.schema), layout, self.spec.schema)
             case 3:
-                wire.read_weights(wire.decode(raw), self.spec, self.spec.statistics)
+                payloads.read_weights(wire.decode(raw), self.spec, self.spec.statistics)
             case _:
                 message = wire.decode(raw)
-                states = wire.unpack_states(message.meta, message.arrays)
+                states = payloads.unpack_states(message.meta, message.arrays)
                 if states:
-                    wire.unpack_states(*wire.pack_states(states))
+                    payloads.unpack_states(*payloads.pack_states(states))
 
 
 def repeat(message: wire.Message) -> wire.Message:
@@ -185,7 +185,7 @@ def repeat(message: wire.Message) -> wire.Message:
 
 def said(trajectory: Trajectory, schema: str) -> bytes:
     try:
-        return wire.encode_trajectory(trajectory, schema)
+        return payloads.encode_trajectory(trajectory, schema)
     except WireError as error:
         raise Finding(f"what was read cannot be written: {error}") from error
 
@@ -421,7 +421,7 @@ class ExecutorSide:
     def seeds(self) -> list[list[Frame]]:
         task, schema = self.plan.task, self.plan.spec.schema
         one, two = (played(task, self.weights, shard) for shard in (0, 1))
-        meta, arrays = wire.pack_states({0: ShardState.fresh(task.layout).after(one)})
+        meta, arrays = payloads.pack_states({0: ShardState.fresh(task.layout).after(one)})
         settled = {**meta, **asdict(Settled("fuzz-1", "e", KEY))}
         report = Report(PLAYER, "laptop", "host", 12, 100, 2, 9.5, 1.0, 0.1, 0.0, 3, 0, ("fuzz-1",))
         other = replace(report, player="manyhands.player.i.1", worker="other", open=())
@@ -430,8 +430,8 @@ class ExecutorSide:
         words = Words(PLAYER, "something to say")
         mark = run_mark(RUN)
         gone = Gone("manyhands.player.h", "killed by signal 11", True, True, mark, 0, 1, 0)
-        first = in_envelope(wire.encode_trajectory(one, schema), "fuzz-1", data=True)
-        second = in_envelope(wire.encode_trajectory(two, schema), "fuzz-2", data=True)
+        first = in_envelope(payloads.encode_trajectory(one, schema), "fuzz-1", data=True)
+        second = in_envelope(payloads.encode_trajectory(two, schema), "fuzz-2", data=True)
         letters: list[wire.Message] = [
             report.to_message("hello"),
             report.to_message("report"),
@@ -546,7 +546,7 @@ class WorkerSide:
             [second],
             [test],
             [first, release, second],
-            [in_envelope(wire.encode_weights(replace(self.weights, version=1))), first],
+            [in_envelope(payloads.encode_weights(replace(self.weights, version=1))), first],
             [in_envelope(Rejoin(RUN).to_message("rejoin")), first],
             [in_envelope(Finish(RUN, "solved").to_message("finish")), in_envelope(self.offer("e.3"))],
             [in_envelope(wire.Message("knock"))],
@@ -559,7 +559,7 @@ class WorkerSide:
         )
         player.inbox.name, player.generation = PLAYER, 1
         player._do(self.offer())
-        player.sessions[RUN].hear_weights(wire.decode(wire.encode_weights(self.weights)), "")
+        player.sessions[RUN].hear_weights(wire.decode(payloads.encode_weights(self.weights)), "")
         try:
             for each in frames:
                 message: Any = delivered(each)
@@ -592,7 +592,7 @@ class JoinedSide:
 
     def seeds(self) -> list[list[Frame]]:
         task, schema = self.plan.task, self.plan.spec.schema
-        one, two = (wire.encode_trajectory(played(task, self.weights, shard), schema) for shard in (0, 1))
+        one, two = (payloads.encode_trajectory(played(task, self.weights, shard), schema) for shard in (0, 1))
         settings = RunSettings(RUN, yaml.safe_dump(self.plan.config.to_plain()), KEY)
         return [
             [in_envelope(settings.to_message("settings"))],
@@ -660,7 +660,7 @@ class ChildLink(child_link.Link):
 
 def sent(weights: Weights, how: Format) -> dict[str, Array]:
     """As a parent and its children exchange weights."""
-    return {**quantise(weights.vector, how), **wire.beside_arrays(weights.beside)}
+    return {**quantise(weights.vector, how), **payloads.beside_arrays(weights.beside)}
 
 
 class ChildSide:
@@ -680,7 +680,7 @@ class ChildSide:
             "averaging": asdict(averaging),
             "version": 3,
         }
-        arrays = {"vector": self.weights.vector, **wire.beside_arrays(self.weights.beside)}
+        arrays = {"vector": self.weights.vector, **payloads.beside_arrays(self.weights.beside)}
         return frame(wire.Message("welcome", spec.schema, meta, arrays))
 
     def seeds(self) -> list[list[Frame]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from manyhands.core.arrays import Array
-from manyhands.envs.lto import ackley
+from manyhands.envs.lto_functions import ackley
 
 SECONDS = "MANYHANDS_BENCH_SECONDS"
 """The environment variable that says how many seconds one evaluation takes."""

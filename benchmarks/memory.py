@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
@@ -95,7 +96,7 @@ def _watch(env: str, flags: list[str], total: int) -> list[History]:
 def _sample(run: Run, process: subprocess.Popen[bytes]) -> list[History]:
     histories: dict[int, History] = {}
     began = time.monotonic()
-    executor = resident.process(process.pid)
+    executor = psutil.Process(process.pid)
     tail, steps = Tail(run.metrics_path), 0
     while process.poll() is None:
         steps = max([steps, *(int(row["steps"]) for row in tail.read())])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
 from matplotlib.figure import Figure
 
 from benchmarks import resident
@@ -135,7 +136,7 @@ def _watch_workers(process: subprocess.Popen[bytes]) -> tuple[dict[int, float], 
     """Return the most MB that each worker held, and whether one of them loaded torch."""
     held: dict[int, float] = {}
     torch = False
-    executor = resident.process(process.pid)
+    executor = psutil.Process(process.pid)
     deadline = time.monotonic() + WATCH
     while time.monotonic() < deadline and process.poll() is None:
         for worker in resident.workers(executor):

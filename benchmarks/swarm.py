@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 from manyhands.averaging.maths import Feedback
 from manyhands.averaging.protocol import PROTOCOL, read_weights, received, structure
 from manyhands.averaging.welcome import Welcome
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 
 PAUSE = 0.25
 """Seconds between two episodes, as training would take: few enough exchanges for this one process to make."""
@@ -47,7 +47,7 @@ async def child(url: str, number: int, until: float, trips: list[float]) -> int:
             vector = weights.vector + rng.normal(0, 0.001, spec.size).astype(np.float32)
             counts = {"base": weights.version, "steps": played, "episodes": count + 1}
             facts = {**counts, "round_trip": 0.0, "recent": None}
-            arrays = {**feedback.quantise(vector), **wire.beside_arrays(weights.beside)}
+            arrays = {**feedback.quantise(vector), **payloads.beside_arrays(weights.beside)}
             message = wire.Message("exchange", spec.schema, facts, arrays)
             began = time.perf_counter()
             await connection.send(wire.encode(message))

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
+import psutil
+
 from manyhands.roles.broker import Broker
 
 TESTS = Path(__file__).parent
@@ -54,8 +56,7 @@ class Workers:
 
     def players(self) -> list[int]:
         """The processes that play."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return [int(child) for child in children.split()]
+        return [child.pid for child in psutil.Process(self.process.pid).children()]
 
     def kill(self) -> None:
         """The daemon and its players at once, as a power cut would."""

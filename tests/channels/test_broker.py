@@ -26,7 +26,7 @@ from manyhands.channels.amqp.joined import JoinedChannel
 from manyhands.channels.amqp.messages import TO_EXECUTORS, TO_WORKERS, Names
 from manyhands.config.resolve import merge, resolve
 from manyhands.config.settings import Config
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.errors import EnvError, RunError, UsageError
 from manyhands.core.events import LearnedElsewhere, Notice, WorkerLost
 from manyhands.core.orders import EvalOrder, Order
@@ -209,7 +209,7 @@ def test_a_full_queue_makes_its_publisher_wait() -> None:
 def foreign_messages() -> list[bytes]:
     rng = np.random.default_rng(1)
     made = planned()
-    weights = wire.encode_weights(Weights(0, made.spec.initial_vector(0), "another schema"))
+    weights = payloads.encode_weights(Weights(0, made.spec.initial_vector(0), "another schema"))
     arrays = {"obs": np.full((2, 2), np.nan, np.float32)}
     nan = wire.encode(wire.Message("trajectory", made.spec.schema, {"shard": 0}, arrays))
     odd = wire.encode(wire.Message("join", "", {"player": 7}))
@@ -231,7 +231,7 @@ def test_foreign_messages_on_every_queue_are_counted_and_stop_nothing(channel: A
             publish(exchange, "", *bad)
         publish("", names.data_queue, *bad[3:5])
         # A trajectory of ours that nobody ordered.
-        stray = wire.encode_trajectory(first, channel.task.spec.schema)
+        stray = payloads.encode_trajectory(first, channel.task.spec.schema)
         publish("", names.data_queue, stray, identity="another-executor-1")
         channel.order(Order(0, 1, 0))
         channel.ack(next_trajectory(channel))

@@ -19,7 +19,7 @@ from manyhands.averaging.protocol import AveragingConfig
 from manyhands.cli.main import main
 from manyhands.config.resolve import resolve
 from manyhands.config.settings import Config
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.networks import NetSpec
 from manyhands.runs.plan import plan
 
@@ -55,7 +55,7 @@ def welcome(config: Any = None, averaging: Any = None, net: Any = None, **change
         "version": 0,
         **changed,
     }
-    return wire.Message("welcome", spec.schema, meta, {"vector": vector, **wire.beside_arrays(beside)})
+    return wire.Message("welcome", spec.schema, meta, {"vector": vector, **payloads.beside_arrays(beside)})
 
 
 @contextmanager
@@ -237,7 +237,7 @@ def test_a_welcome_with_wrong_statistics_of_inputs_is_refused(
 
 def answered(spec: NetSpec, value: float, number: int, **meta: Any) -> wire.Message:
     arrays = quantise(np.full(spec.size, value, np.float32), "float32")
-    beside = wire.beside_arrays(spec.initial_statistics())
+    beside = payloads.beside_arrays(spec.initial_statistics())
     return wire.Message("answer", spec.schema, {"version": number, **meta}, {**arrays, **beside})
 
 

@@ -32,7 +32,7 @@ from manyhands.averaging.parent import Parent
 from manyhands.averaging.protocol import PROTOCOL, message_limit, structure
 from manyhands.averaging.recorder import mean_return
 from manyhands.cli.main import main
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.errors import RunError
 from manyhands.core.networks import NetSpec
 from manyhands.runs.agent import judge
@@ -452,7 +452,7 @@ def exchanged(spec: NetSpec, value: float = 0.5, **beside: Any) -> dict[str, Any
     own = {"input_mean": np.full(4, 2.0, np.float32), "input_scale": np.full(4, 0.5, np.float32)}
     sent = {name: array for name, array in {**own, **beside}.items() if array is not None}
     values = quantise(np.full(spec.size, value, np.float32), "float32")
-    return {**values, **wire.beside_arrays(sent)}
+    return {**values, **payloads.beside_arrays(sent)}
 
 
 def test_statistics_of_inputs_are_averaged_beside_the_weights(network: Network) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil
 import pytest
 from brokers import TESTS, Cutter, Workers, broker, crew, wait_for
 
@@ -308,7 +309,7 @@ def test_a_closed_terminal_ends_a_worker_and_its_players_politely() -> None:
         players = workers.players()
         workers.process.send_signal(signal.SIGHUP)
         assert workers.process.wait(30) == 0
-        assert not any(Path(f"/proc/{player}").exists() for player in players)
+        assert not any(psutil.pid_exists(player) for player in players)
 
 
 @pytest.mark.parametrize("welcome", [True, False])

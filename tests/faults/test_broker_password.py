@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,8 @@ from manyhands.channels.amqp.address import Address
 from manyhands.channels.amqp.connection import BrokerError, Link
 from manyhands.cli import main as cli
 from manyhands.core.errors import UsageError
-from manyhands.roles.broker import PASSWORD, Broker, _password_hash
+from manyhands.roles.broker import Broker
+from manyhands.roles.broker_files import PASSWORD
 
 PASSWORDS = (
     "before#after",
@@ -35,14 +35,8 @@ PASSWORDS = (
 class Crowded(Broker):
     """A node with one more user for each password, because starting one for each takes too long."""
 
-    def _definitions(self) -> dict[str, Any]:
-        made = super()._definitions()
-        user, permission = made["users"][0], made["permissions"][0]
-        for number, password in enumerate(PASSWORDS):
-            name = f"user-{number}"
-            made["users"].append({**user, "name": name, "password_hash": _password_hash(password)})
-            made["permissions"].append({**permission, "user": name})
-        return made
+    def _passwords(self) -> dict[str, str]:
+        return super()._passwords() | {f"user-{number}": word for number, word in enumerate(PASSWORDS)}
 
     def url_of(self, number: int) -> str:
         """As it would print the address, were this its only user."""

@@ -36,7 +36,7 @@ from manyhands.channels.amqp.messages import (
 )
 from manyhands.config.resolve import merge
 from manyhands.config.settings import Config
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.env_config import EnvConfig
 from manyhands.core.errors import EnvError
 from manyhands.core.events import Fault, Notice, RunEnded, WorkerLost
@@ -345,10 +345,10 @@ def test_a_bit_that_flips_in_weights_is_noticed_and_the_weights_are_sent_again(c
         wait_for(lambda: channel.receive(0.1) is None and bool(channel.presence.players.known))
         player = next(iter(channel.presence.players.known))
         good = channel.hearing.published.find(0)
-        weights = wire.decode_weights(good, channel.task.spec)
-        damaged = bytearray(wire.encode_weights(replace(weights, version=1)))
+        weights = payloads.decode_weights(good, channel.task.spec)
+        damaged = bytearray(payloads.encode_weights(replace(weights, version=1)))
         damaged[len(damaged) // 2] ^= 1
-        channel.hearing.published.add(1, wire.encode_weights(replace(weights, version=1)))
+        channel.hearing.published.add(1, payloads.encode_weights(replace(weights, version=1)))
         channel.link.send("", player, bytes(damaged), headers={"run": channel.names.run})
         channel.order(Order(0, 0, 1))
         texts: list[str] = []

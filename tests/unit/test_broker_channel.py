@@ -16,7 +16,7 @@ from manyhands.channels.amqp.executor import AmqpChannel
 from manyhands.channels.amqp.joined import JoinedChannel
 from manyhands.channels.amqp.messages import Gone, Held, Report, Settled, Unplayed
 from manyhands.config.settings import Config
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.events import CrashSite, Event, LearnedElsewhere, WorkerLost
 from manyhands.core.heartbeat import TESTING
 from manyhands.core.lanes import ShardState
@@ -196,7 +196,7 @@ def test_an_executor_that_joined_tells_what_it_holds(monkeypatch: pytest.MonkeyP
     joined.inbox, joined.task = "manyhands.executor.e.1", plan(Config.from_plain(SMALL)).task
     spec = joined.task.spec
     joined.publish(Weights(0, spec.initial_vector(0), spec.schema))
-    raw = wire.encode_trajectory(answer(joined.task), spec.schema)
+    raw = payloads.encode_trajectory(answer(joined.task), spec.schema)
     joined._hear_data(SimpleNamespace(body=raw, message_id="own-1", headers={"player": f"{FIRST}.1"}), 1)
     assert joined.holds().orders == ("own-1",)
     trajectory = joined.receive(0.0)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from manyhands.algos.algorithm import LearnerSetup
 from manyhands.algos.dqn import Dqn, DqnConfig
 from manyhands.algos.q_learner import QLearner, epsilons, outputs_grad
-from manyhands.algos.replay import row_counts
+from manyhands.algos.replay_rows import row_counts
 from manyhands.config import algorithms
 from manyhands.core.actions import ActionSpec
 from manyhands.core.errors import RunError, UsageError

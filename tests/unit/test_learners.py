@@ -14,7 +14,7 @@ from manyhands.algos.algorithm import LearnerSetup
 from manyhands.algos.on_policy import OnPolicy
 from manyhands.config import algorithms
 from manyhands.config.resolve import resolve
-from manyhands.core import wire
+from manyhands.core import payloads
 from manyhands.core.actions import ActionSpec
 from manyhands.core.horizon import Horizon
 from manyhands.core.trajectories import Layout, Trajectory
@@ -67,9 +67,9 @@ def test_trajectories_off_the_wire_teach_the_same_as_those_in_memory(name: str) 
     here, there = make(name), make(name)
     for number in range(3):
         trajectories = experience(name, number)
-        raw = [wire.encode_trajectory(t, "schema") for t in trajectories]
+        raw = [payloads.encode_trajectory(t, "schema") for t in trajectories]
         here.learn(trajectories)
-        there.learn([wire.decode_trajectory(message, layout, "schema") for message in raw])
+        there.learn([payloads.decode_trajectory(message, layout, "schema") for message in raw])
         assert np.array_equal(here.weights().vector, there.weights().vector)
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import DISCRETE, GAUSSIAN, MULTI, random_statistics, random_trajectory, random_vector, small_spec
 
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.env_config import EnvConfig
 from manyhands.core.errors import UsageError, WireError
 from manyhands.core.events import Fault
@@ -273,7 +273,7 @@ def test_a_message_unpacks_to_no_more_than_it_may_be() -> None:
     began = time.perf_counter()
     for _ in range(35):
         with pytest.raises(WireError, match="at most"):
-            wire.decode_trajectory(bomb, LAYOUT, SPEC.schema)
+            payloads.decode_trajectory(bomb, LAYOUT, SPEC.schema)
     assert time.perf_counter() - began < 1.0
 
 
@@ -309,7 +309,7 @@ SPEC = small_spec()
 @given(st.integers(0, wire.MAX_COUNT - 1), st.integers(0, 2**32))
 def test_weights_come_back_as_they_were_sent(version: int, seed: int) -> None:
     weights = Weights(version, random_vector(SPEC, seed), SPEC.schema)
-    back = wire.decode_weights(wire.encode_weights(weights), SPEC)
+    back = payloads.decode_weights(payloads.encode_weights(weights), SPEC)
     assert (back.version, back.schema) == (version, SPEC.schema)
     assert np.array_equal(back.vector, weights.vector)
 
@@ -387,7 +387,7 @@ BAD_WEIGHTS = {
 @pytest.mark.parametrize("what", BAD_WEIGHTS)
 def test_wrong_weights_are_refused(what: str) -> None:
     with pytest.raises(WireError):
-        wire.decode_weights(BAD_WEIGHTS[what], SPEC)
+        payloads.decode_weights(BAD_WEIGHTS[what], SPEC)
 
 
 layouts = st.builds(
@@ -412,8 +412,8 @@ def plain_fields(trajectory: Trajectory) -> dict[str, Any]:
 @given(layouts, st.integers(0, 2**32), st.booleans())
 def test_trajectories_come_back_as_they_were_sent(layout: Layout, seed: int, compress: bool) -> None:
     trajectory = random_trajectory(layout, seed, sequence=seed)
-    raw = wire.encode_trajectory(trajectory, "schema", compress)
-    back = wire.decode_trajectory(raw, layout, "schema")
+    raw = payloads.encode_trajectory(trajectory, "schema", compress)
+    back = payloads.decode_trajectory(raw, layout, "schema")
     assert plain_fields(back) == plain_fields(trajectory)
     assert set(back.columns) == set(layout.columns)
 
@@ -466,21 +466,23 @@ BAD_TRAJECTORIES = {
 
 @pytest.mark.parametrize("what", BAD_TRAJECTORIES)
 def test_wrong_trajectories_are_refused(what: str) -> None:
-    wire.decode_trajectory(wire.encode_trajectory(GOOD, "schema"), LAYOUT, "schema")
+    payloads.decode_trajectory(payloads.encode_trajectory(GOOD, "schema"), LAYOUT, "schema")
     with pytest.raises(WireError):
-        wire.decode_trajectory(wire.encode_trajectory(BAD_TRAJECTORIES[what], "schema"), LAYOUT, "schema")
+        payloads.decode_trajectory(
+            payloads.encode_trajectory(BAD_TRAJECTORIES[what], "schema"), LAYOUT, "schema"
+        )
 
 
 @pytest.mark.parametrize("name", ["shard", "sequence", "version"])
 def test_a_trajectory_that_nobody_could_count_on_from_is_refused(name: str) -> None:
     endless = replace(GOOD, **{name: 2**64 - 1})
     with pytest.raises(WireError, match=name):
-        wire.decode_trajectory(wire.encode_trajectory(endless, "schema"), LAYOUT, "schema")
+        payloads.decode_trajectory(payloads.encode_trajectory(endless, "schema"), LAYOUT, "schema")
 
 
 def test_a_trajectory_of_another_network_is_refused() -> None:
     with pytest.raises(WireError, match="network structure"):
-        wire.decode_trajectory(wire.encode_trajectory(GOOD, "schema"), LAYOUT, "another")
+        payloads.decode_trajectory(payloads.encode_trajectory(GOOD, "schema"), LAYOUT, "another")
 
 
 def random_states(seed: int, shards: int, lanes: int, layout: Layout) -> dict[int, ShardState]:
@@ -516,9 +518,9 @@ def test_shard_states_come_back_as_they_were_sent(
     seed: int, shards: int, lanes: int, layout: Layout, compress: bool
 ) -> None:
     states = random_states(seed, shards, lanes, layout)
-    meta, packed = wire.pack_states(states)
+    meta, packed = payloads.pack_states(states)
     message = decode(encode(Message("states", "", meta, packed), compress), unpacked=wire.MAX_MESSAGE)
-    assert plain_states(wire.unpack_states(message.meta, message.arrays)) == plain_states(states)
+    assert plain_states(payloads.unpack_states(message.meta, message.arrays)) == plain_states(states)
 
 
 @pytest.mark.parametrize(
@@ -540,10 +542,10 @@ def test_shard_states_come_back_as_they_were_sent(
 )
 def test_shard_states_that_do_not_fit_together_are_refused(shards: Any) -> None:
     packed = {"shard0.actions": np.zeros(2, np.int32), "shard0.obs": np.zeros((2, 4), np.float32)}
-    whole = wire.unpack_states({"shards": [[0, 1, [[0, 1, False], [0, 1, False]]]]}, packed)
+    whole = payloads.unpack_states({"shards": [[0, 1, [[0, 1, False], [0, 1, False]]]]}, packed)
     assert len(whole[0].lanes) == 2
     with pytest.raises(WireError):
-        wire.unpack_states({"shards": shards}, packed)
+        payloads.unpack_states({"shards": shards}, packed)
 
 
 TASK = Task(EnvConfig("CartPole-v1", {"a": [1, None]}), SPEC, LAYOUT, 3)
@@ -680,14 +682,14 @@ def check_message(raw: bytes) -> None:
 
 
 def check_weights(raw: bytes) -> None:
-    weights = wire.decode_weights(raw, SPEC)
+    weights = payloads.decode_weights(raw, SPEC)
     assert weights.vector.shape == (SPEC.size,)
     assert np.isfinite(weights.vector).all()
     assert type(weights.version) is int
 
 
 def check_trajectory(raw: bytes) -> None:
-    trajectory = wire.decode_trajectory(raw, LAYOUT, SPEC.schema)
+    trajectory = payloads.decode_trajectory(raw, LAYOUT, SPEC.schema)
     assert trajectory.obs.shape == (5, 3, 4)
     assert set(np.unique(trajectory.action)) <= {0, 1, 2}
     assert len(trajectory.final_at) == len(trajectory.final_obs)
@@ -704,14 +706,14 @@ def outcome(check: Callable[[bytes], None], raw: bytes) -> str:
 
 
 def test_a_hundred_thousand_spoiled_messages_raise_nothing_but_wire_errors() -> None:
-    weights = wire.encode_weights(Weights(7, random_vector(SPEC), SPEC.schema))
+    weights = payloads.encode_weights(Weights(7, random_vector(SPEC), SPEC.schema))
     sample = Message(
         "sample", "s", {"a": [1, {"b": 2.5}], "c": None}, {"x": np.arange(6.0), "y": np.ones((2, 2), bool)}
     )
     cases = [
         (check_weights, weights),
-        (check_trajectory, wire.encode_trajectory(GOOD, SPEC.schema)),
-        (check_trajectory, wire.encode_trajectory(GOOD, SPEC.schema, compress=True)),
+        (check_trajectory, payloads.encode_trajectory(GOOD, SPEC.schema)),
+        (check_trajectory, payloads.encode_trajectory(GOOD, SPEC.schema, compress=True)),
         (check_message, encode(sample)),
         (check_message, encode(sample, compress=True)),
     ]

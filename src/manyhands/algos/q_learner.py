@@ -13,7 +13,8 @@ from torch import Tensor
 from manyhands.algos import returns
 from manyhands.algos.algorithm import LearnerSetup
 from manyhands.algos.dqn import Dqn, DqnConfig
-from manyhands.algos.replay import Drawn, Replay, row_counts
+from manyhands.algos.replay import Drawn, Replay
+from manyhands.algos.replay_rows import row_counts
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array, Float32
 from manyhands.core.errors import RunError

@@ -4,20 +4,20 @@ Observations that are stacks of pictures are held as single pictures and stacked
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from manyhands.algos.priorities import SumTree
 from manyhands.algos.replay_memory import allocate
+from manyhands.algos.replay_rows import UNKNOWN, Rows, Tail, rows_of_lane
 from manyhands.algos.returns import n_step
 from manyhands.core.arrays import Array
 from manyhands.core.trajectories import Layout, Trajectory
 
 SMALLEST_PRIORITY = 1e-3
 """The number added to every error, so that a transition without one can be drawn again."""
-UNKNOWN = -1
 DRAWS = 4
 """The factor by which more rows are drawn than wanted, because some cannot be used."""
 
@@ -65,7 +65,7 @@ class Replay:
         self.ahead = np.zeros(size, np.uint8)  # rows to the next observation; 0: cannot be drawn
         self.age = np.zeros(size, np.uint8)  # earlier pictures of the same game, up to stack - 1
         self.tree = SumTree(size) if prioritised else None
-        self.tails = [_Tail(_Rows.none()) for _ in range(self.lanes)]
+        self.tails = [Tail(Rows.none()) for _ in range(self.lanes)]
         self.completed = 0  # rows that could ever be drawn
 
     @property
@@ -106,7 +106,7 @@ class Replay:
         if not tail.continued_by(trajectory, lane):
             tail.forget()  # what came last has no successor here
         tail.episode, tail.sequence = int(trajectory.episode[lane]), trajectory.sequence
-        rows, obs, action = _rows(trajectory, lane, reward, self.stack)
+        rows, obs, action = rows_of_lane(trajectory, lane, reward, self.stack)
         # The next rows lose the pictures that they were to be stacked with.
         passed = number * self.slots + (tail.count + np.arange(len(obs) + self.stack - 1)) % self.slots
         fresh = passed[: len(obs)]
@@ -118,7 +118,7 @@ class Replay:
         self._complete(number, tail, power)
         tail.rows = tail.rows.last(self.n)
 
-    def _complete(self, number: int, tail: "_Tail", power: float) -> None:
+    def _complete(self, number: int, tail: Tail, power: float) -> None:
         """Make those rows of a lane drawable whose n steps are now known."""
         rows = tail.rows
         total, discount, ahead = n_step(rows.reward, rows.stop, rows.no_bootstrap, self.gamma, self.n)
@@ -206,97 +206,7 @@ def row_shape(layout: Layout) -> tuple[int, ...]:
     return layout.obs_shape[1:] if layout.stack > 1 else layout.obs_shape
 
 
-def row_counts(trajectory: Trajectory) -> Array:
-    """Return the rows [B] that a trajectory takes: its steps, and the last observations of cut episodes."""
-    steps, lanes = trajectory.reward.shape
-    rows: Array = steps + np.bincount(trajectory.final_at[:, 1], minlength=lanes)
-    return rows
-
-
 def priority(error: Array, power: float) -> Array:
     """Return (|error| + SMALLEST_PRIORITY)^power."""
     found: Array = (np.abs(error).astype(np.float64) + SMALLEST_PRIORITY) ** power
     return found
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The columns of a lane's rows [N] that are needed until their n steps are over."""
-
-    reward: Array
-    stop: Array  # after it nothing is added up
-    no_bootstrap: Array  # what follows is worth nothing
-    ends: Array  # the next row begins another game
-    played: Array  # it is a step, not the last observation of an episode that was cut
-    known: Array  # its n steps are over
-    q_taken: Array
-    q_max: Array
-
-    @classmethod
-    def none(cls) -> "_Rows":
-        flags, numbers = np.zeros(0, bool), np.zeros(0, np.float32)
-        return cls(numbers, flags, flags, flags, flags, flags, numbers, numbers)
-
-    def __add__(self, more: "_Rows") -> "_Rows":
-        pairs = [(getattr(self, field.name), getattr(more, field.name)) for field in fields(self)]
-        return _Rows(*(np.concatenate(pair) for pair in pairs))
-
-    def last(self, count: int) -> "_Rows":
-        return replace(self, **{field.name: getattr(self, field.name)[-count:] for field in fields(self)})
-
-
-def _rows(trajectory: Trajectory, lane: int, reward: Array, stack: int) -> tuple[_Rows, Array, Array]:
-    """Return one lane of a trajectory as rows, their observations (the newest images) and actions."""
-    mine = trajectory.final_at[:, 1] == lane
-    cuts, finals = trajectory.final_at[mine, 0] + 1, trajectory.final_obs[mine]
-    obs, done = trajectory.obs[:, lane], trajectory.done[:, lane]
-    if stack > 1:
-        obs, finals = obs[:, -1], finals[:, -1]
-
-    def with_finals(column: Array, there: Array | float) -> Array:
-        return np.insert(column, cuts, there, axis=0) if len(cuts) else column
-
-    no_bootstrap, q_max = trajectory.no_bootstrap[:, lane], trajectory.columns["q_max"][:, lane]
-    rows = _Rows(
-        reward=with_finals(reward, 0),
-        stop=with_finals(done | no_bootstrap, True),
-        no_bootstrap=with_finals(no_bootstrap, True),
-        ends=with_finals(trajectory.terminated[:, lane], True),
-        played=with_finals(np.ones(len(done), bool), False),
-        known=with_finals(np.zeros(len(done), bool), False),
-        q_taken=with_finals(trajectory.columns["q_taken"][:, lane], 0),
-        # Nobody asked what the last observation of a cut episode is worth; as much as the one before.
-        q_max=with_finals(q_max, q_max[cuts - 1]),
-    )
-    return rows, with_finals(obs, finals), with_finals(trajectory.action[:, lane], 0)
-
-
-@dataclass
-class _Tail:
-    """The end of a lane: rows whose n steps are not over, and what the next row must know."""
-
-    rows: _Rows
-    count: int = 0  # rows that were ever written
-    episode: int = 0
-    sequence: int = UNKNOWN  # of the last rollout
-    age: int = 0  # of the next row: how many rows of its game came before
-
-    def continued_by(self, trajectory: Trajectory, lane: int) -> bool:
-        """Return False if an episode began anew elsewhere, or a rollout was dropped or went to another."""
-        first = int(trajectory.episode[lane]) - int(trajectory.done[:, lane].sum())
-        follows = self.sequence in (UNKNOWN, trajectory.sequence - 1)
-        return follows and self.episode in (UNKNOWN, first)
-
-    def forget(self) -> None:
-        self.age, self.rows = 0, _Rows.none()
-
-    def extend(self, rows: _Rows, stack: int) -> Array:
-        """Append rows; return their ages, up to stack - 1."""
-        at = np.arange(len(rows.ends))
-        begins = np.r_[False, rows.ends[:-1]]
-        last = np.maximum.accumulate(np.where(begins, at, -1))
-        ages = np.where(last >= 0, at - last, at + self.age)
-        self.age = 0 if rows.ends[-1] else int(ages[-1]) + 1
-        self.count += len(at)
-        self.rows = self.rows + rows
-        return np.minimum(ages, stack - 1)

@@ -10,7 +10,7 @@ from websockets.asyncio.server import ServerConnection
 from manyhands.averaging.child_stats import MOST_CHILDREN, Child, least_missed
 from manyhands.averaging.connections import Refused, answers, say
 from manyhands.averaging.protocol import PROTOCOL, difference, received, same_token, structure, text
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 
 if TYPE_CHECKING:
     from manyhands.averaging.parent import Parent
@@ -89,7 +89,7 @@ class Admission:
             "averaging": asdict(self.parent.averaging),
             "version": self.parent.version,
         }
-        arrays = {"vector": self.parent.vector, **wire.beside_arrays(self.parent.statistics)}
+        arrays = {"vector": self.parent.vector, **payloads.beside_arrays(self.parent.statistics)}
         message = wire.Message("welcome", self.parent.spec.schema, meta, arrays)
         await say(connection, wire.encode(message), self.parent.silence)
 

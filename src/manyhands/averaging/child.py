@@ -13,7 +13,7 @@ from manyhands.averaging.maths import SMALLEST_SCALE, Feedback, absurdity, root_
 from manyhands.averaging.protocol import statistics
 from manyhands.averaging.welcome import Welcome
 from manyhands.config.settings import Config
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.horizon import Horizon
 from manyhands.core.networks import NetSpec
 from manyhands.core.roles import Learner
@@ -84,7 +84,7 @@ class Exchanger:
         if self.feedback.how != self.link.averaging.format:
             self.feedback = Feedback(self.link.averaging.format, self.spec.size)
         began = time.perf_counter()
-        beside = wire.beside_arrays(statistics(self.spec, mine.beside))
+        beside = payloads.beside_arrays(statistics(self.spec, mine.beside))
         arrays = {**self.feedback.quantise(mine.vector), **beside}
         theirs = self.link.ask(wire.Message("exchange", self.spec.schema, meta, arrays), self.spec)
         if self.link.over or self.link.refused:

@@ -38,7 +38,7 @@ from manyhands.averaging.protocol import (
     statistics,
 )
 from manyhands.config.settings import Config
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.errors import RunError, WireError
 from manyhands.core.networks import NetSpec
 from manyhands.core.texts import one_line
@@ -248,7 +248,7 @@ class Parent:
                 child.refused += 1
                 self.said(f"refused the weights of {child.name}: {why}")
             meta = {"version": self.version, "refused": why}
-            arrays = {**feedback.quantise(self.vector), **wire.beside_arrays(self.statistics)}
+            arrays = {**feedback.quantise(self.vector), **payloads.beside_arrays(self.statistics)}
             answer = wire.encode(wire.Message("answer", self.spec.schema, meta, arrays))
             child.bytes_out += len(answer)
             await say(connection, answer, self.silence)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.averaging.maths import FORMATS, Format, dequantise
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.arrays import Array
 from manyhands.core.checks import require
 from manyhands.core.errors import UsageError, WireError
@@ -117,7 +117,7 @@ def read_weights(message: wire.Message, spec: NetSpec, how: Format, version: int
     Raise WireError for anything but the finite numbers that `spec` has, in the format agreed on.
     """
     vector = dequantise(message.arrays, how, spec.size)
-    beside = wire.read_beside(message.arrays, spec.statistics, ("values", "scales"))
+    beside = payloads.read_beside(message.arrays, spec.statistics, ("values", "scales"))
     return Weights(version, vector, spec.schema, beside)
 
 

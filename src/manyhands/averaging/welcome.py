@@ -9,7 +9,7 @@ import numpy as np
 from manyhands.averaging.maths import LARGEST_START, LARGEST_STATISTIC, largest_statistic, root_mean_square
 from manyhands.averaging.protocol import AveragingConfig, number, text
 from manyhands.config.settings import Config
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.arrays import Array
 from manyhands.core.decoding import check_plain, decode
 from manyhands.core.errors import ManyhandsError, WireError
@@ -71,7 +71,7 @@ def _read_first(arrays: Mapping[str, Array], spec: NetSpec, version: int) -> Wei
     vector = arrays["vector"]
     if vector.dtype != np.float32 or vector.shape != (spec.size,) or not np.isfinite(vector).all():
         raise WireError(f"weights that are not {spec.size} finite numbers")
-    beside = wire.read_beside(arrays, spec.statistics, ("vector",))
+    beside = payloads.read_beside(arrays, spec.statistics, ("vector",))
     size = root_mean_square(vector)
     if size > LARGEST_START or largest_statistic(beside) > LARGEST_STATISTIC:
         raise WireError(f"weights that no network can learn from (root mean square {size:.2g})")

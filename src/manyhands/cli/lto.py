@@ -7,7 +7,8 @@ from manyhands.cli.law import VERBS, use
 from manyhands.cli.options import Parser, add_quiet, add_settings, add_told
 from manyhands.config.resolve import merge, parse_override
 from manyhands.core.errors import UsageError
-from manyhands.envs.lto import KNOWN, STRATEGIES
+from manyhands.envs.lto import STRATEGIES
+from manyhands.envs.lto_functions import KNOWN
 from manyhands.runs import store
 
 EXAMPLES = """\

@@ -7,7 +7,7 @@ was not ordered, so what is in flight is bounded by what the executor asked for.
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from manyhands.core import decoding, wire
+from manyhands.core import decoding, payloads, wire
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 from manyhands.core.env_config import EnvConfig
@@ -135,7 +135,7 @@ class Order:
         meta["agent"] = self.agent
         arrays: dict[str, Array] = {}
         if self.start is not None:
-            states, arrays = wire.pack_states({self.shard: self.start})
+            states, arrays = payloads.pack_states({self.shard: self.start})
             meta.update(states)
         return wire.Message("order", "", meta, arrays)
 
@@ -149,7 +149,7 @@ class Order:
             raise WireError(f"an order for version {head.version}")
         start = None
         if "shards" in message.meta:
-            start = wire.unpack_states(message.meta, message.arrays).get(head.shard)
+            start = payloads.unpack_states(message.meta, message.arrays).get(head.shard)
         return cls(head.shard, head.sequence, head.version, start, head.agent)
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from manyhands.core.arrays import Array
 from manyhands.core.errors import missing_extra
-from manyhands.envs.lto import KNOWN, Problem
+from manyhands.envs.lto import Problem
+from manyhands.envs.lto_functions import KNOWN
 
 Function = Callable[[Array], Array]
 """A function from points [N, k] to values [N]."""

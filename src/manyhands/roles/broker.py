@@ -1,8 +1,5 @@
 """A private RabbitMQ node for trying things out: all of it in one directory, nothing left behind."""
 
-import base64
-import hashlib
-import json
 import os
 import secrets
 import shutil
@@ -17,12 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 import psutil
 
 from manyhands.core.errors import RunError, UsageError
+from manyhands.roles import broker_files
+from manyhands.roles.broker_files import DEFINITIONS, PASSWORD
 from manyhands.system.memory import resident_megabytes
 from manyhands.system.secret_files import read_secret
 
@@ -31,11 +30,6 @@ STOP_TIMEOUT = 20.0
 MAPPER_TIMEOUT = 5.0
 SERVERS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 """Commands that start the server; the first does not insist on the system's own user and directories."""
-PASSWORD = "password"
-"""The file that keeps the password beside the queues, so that a broker that is started again has the same."""
-DEFINITIONS = "definitions.json"
-"""The file with the users. RabbitMQ reads it at every start, before it listens; a user that it knows gets the
-password that stands here. Its other file, rabbitmq.conf, cannot hold every password: a `#` ends a value."""
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Addresses that stand for all of this machine's, and one of those for each."""
 WATCH = """
@@ -113,13 +107,15 @@ class Broker:
         self.home = self.directory.resolve()
         files = {
             PASSWORD: f"{self.password}\n",
-            DEFINITIONS: json.dumps(self._definitions()),
-            "rabbitmq.conf": self._settings(),
-            "advanced.config": self._paths(),
+            DEFINITIONS: broker_files.definitions(self._passwords()),
+            "rabbitmq.conf": broker_files.settings(
+                self.host, self.port, self.certificate is not None, self.memory
+            ),
+            "advanced.config": broker_files.paths(self.home, self.certificate, self.key),
             "plugins": "[].\n",
         }
         for name, text in files.items():
-            _write_private(self.home / name, text)
+            broker_files.write_private(self.home / name, text)
         self.environment = self._environment()
         with (self.home / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
@@ -151,39 +147,9 @@ class Broker:
                 f"cannot listen on {self.host}:{self.port}: {why}; choose another --port"
             ) from error
 
-    def _settings(self) -> str:
-        kind = "ssl" if self.certificate else "tcp"
-        lines = [
-            f"listeners.{kind}.default = {self.host}:{self.port}",
-            "loopback_users = none",
-            f"vm_memory_high_watermark.{'relative' if '.' in self.memory else 'absolute'} = {self.memory}",
-            "disk_free_limit.absolute = 50MB",
-        ]
-        if self.certificate:
-            lines.append("listeners.tcp = none")
-        return "\n".join(lines) + "\n"
-
-    def _definitions(self) -> dict[str, Any]:
-        everything = {"configure": ".*", "write": ".*", "read": ".*"}
-        user = {
-            "name": self.user,
-            "password_hash": _password_hash(self.password),
-            "hashing_algorithm": "rabbit_password_hashing_sha256",
-            "tags": "administrator",
-        }
-        return {
-            "users": [user],
-            "vhosts": [{"name": "/"}],
-            "permissions": [{"user": self.user, "vhost": "/", **everything}],
-        }
-
-    def _paths(self) -> str:
-        """Return settings that are paths, as Erlang's terms: rabbitmq.conf cannot hold every path, either."""
-        settings = f"{{load_definitions, {_erlang(self.home / DEFINITIONS)}}}"
-        if self.certificate and self.key:
-            files = f"{{certfile, {_erlang(self.certificate)}}}, {{keyfile, {_erlang(self.key)}}}"
-            settings += f", {{ssl_options, [{files}, {{verify, verify_none}}]}}"
-        return f"[{{rabbit, [{settings}]}}].\n"
+    def _passwords(self) -> dict[str, str]:
+        """Return the users' passwords."""
+        return {self.user: self.password}
 
     def _environment(self) -> dict[str, str]:
         # Names and ports of its own, on loopback. Schedulers that do not spin leave the cores to the players.
@@ -274,24 +240,6 @@ def end_mapper(environment: Mapping[str, str]) -> None:
         if "living nodes" not in done.stdout + done.stderr:
             return
         time.sleep(0.1)
-
-
-def _password_hash(password: str) -> str:
-    """Hash a password as RabbitMQ keeps it: four bytes of salt, and the SHA-256 of salt and password."""
-    salt = secrets.token_bytes(4)
-    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
-
-
-def _erlang(path: Path) -> str:
-    """Return a path as a list of its characters, which an Erlang string is; none needs to be escaped."""
-    return f"[{','.join(str(ord(letter)) for letter in str(path.resolve()))}]"
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file for its owner alone, even where it was there before and others could read it."""
-    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(text)
 
 
 def _free_port() -> int:

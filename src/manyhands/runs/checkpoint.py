@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 from manyhands.core.errors import ManyhandsError, RunError
@@ -36,7 +36,7 @@ class Checkpoint:
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
-    states, state_arrays = wire.pack_states(checkpoint.shards)
+    states, state_arrays = payloads.pack_states(checkpoint.shards)
     meta = {
         "spec": checkpoint.spec.to_json(),
         "action": checkpoint.action.to_json(),
@@ -98,7 +98,7 @@ def read(path: Path) -> Checkpoint:
         beside = meta.get("beside", {})
         weights = _weights(spec, int(meta["version"]), arrays, "weights", beside)
         previous = tuple(_weights(spec, int(v), arrays, f"previous{v}", beside) for v in meta["previous"])
-        shards = wire.unpack_states(meta, _section(arrays, "collect."))
+        shards = payloads.unpack_states(meta, _section(arrays, "collect."))
         action = ActionSpec.from_json(meta["action"])
         progress = dict(meta["progress"])
     except (ManyhandsError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.arrays import Array
 from manyhands.core.errors import RunError, WireError
 from manyhands.core.trajectories import Layout, ReplayChunk
@@ -34,7 +34,7 @@ class Journal:
         head = wire.Message("remembered", self.schema, {"number": piece.number}, {"marks": piece.marks})
         messages = [wire.encode(head)]
         for trajectory in piece.trajectories:
-            messages.append(wire.encode_trajectory(trajectory, self.schema, compress=True))
+            messages.append(payloads.encode_trajectory(trajectory, self.schema, compress=True))
         write_atomically(self._path(piece.number), b"".join(LENGTH.pack(len(m)) + m for m in messages))
 
     def forget(self, needed: Array) -> None:
@@ -71,7 +71,7 @@ class Journal:
         try:
             head = wire.decode(messages[0], "remembered", self.schema)
             marks = np.array(head.arrays["marks"])
-            made = (wire.decode_trajectory(raw, self.layout, self.schema) for raw in messages[1:])
+            made = (payloads.decode_trajectory(raw, self.layout, self.schema) for raw in messages[1:])
             return ReplayChunk(int(head.meta["number"]), marks, tuple(made))
         except (WireError, KeyError, IndexError) as error:
             raise RunError(self._damaged(path, str(error))) from error

@@ -26,7 +26,7 @@ from manyhands.channels.amqp.tally import Tally
 from manyhands.channels.amqp.throttle import Throttle
 from manyhands.channels.base import WorkerStatus
 from manyhands.config.settings import Config
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.errors import EnvError
 from manyhands.core.events import Event, LearnedElsewhere, Notice, RunEnded
 from manyhands.core.lanes import ShardState
@@ -75,7 +75,7 @@ class AmqpChannel:
         self.hearing.arrivals.put(("event", Notice("broker", one_line(text))))
 
     def publish(self, weights: Weights) -> None:
-        body, self.newest = wire.encode_weights(weights), weights.version
+        body, self.newest = payloads.encode_weights(weights), weights.version
         self.hearing.published.add(weights.version, body)
         self.link.send(self.names.model_exchange, "", body, headers={"run": self.names.run})
 

@@ -37,7 +37,7 @@ from manyhands.channels.amqp.messages import (
 from manyhands.channels.amqp.throttle import Throttle
 from manyhands.channels.versions import Versions
 from manyhands.config.settings import Config
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.errors import WireError
 from manyhands.core.events import Fault, Notice
 from manyhands.core.orders import EvalResult, Task
@@ -121,7 +121,7 @@ class Hearing:
 
     def hear_data(self, message: AbstractIncomingMessage, generation: int) -> None:
         try:
-            trajectory = wire.decode_trajectory(message.body, self.task.layout, self.task.spec.schema)
+            trajectory = payloads.decode_trajectory(message.body, self.task.layout, self.task.spec.schema)
         except WireError as error:
             self.link.acknowledge(message, generation)
             self.arrivals.put(("foreign", "data_queue", str(error)))
@@ -178,7 +178,7 @@ class Hearing:
         """Decode what an executor that joined has learned from, and where the shard stands."""
         facts = {name: fact for name, fact in heard.meta.items() if name != "shards"}
         settled = Settled.from_message(wire.Message(heard.kind, "", facts))
-        states = list(wire.unpack_states(heard.meta, heard.arrays).values())
+        states = list(payloads.unpack_states(heard.meta, heard.arrays).values())
         if len(states) != 1 or not states[0].fits(self.task.layout):
             raise WireError(f"{len(states)} shards, or of another layout, where one was learned from")
         self.arrivals.put(("settled", settled, states[0]))

@@ -36,7 +36,7 @@ from manyhands.channels.base import WorkerStatus
 from manyhands.collect.collector import Collector
 from manyhands.config.plain_yaml import parse_yaml
 from manyhands.config.settings import Config
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.errors import UsageError, WireError
 from manyhands.core.events import Event, Fault, Notice, RunEnded
 from manyhands.core.lanes import LaneState, ShardState
@@ -164,7 +164,7 @@ class JoinedChannel:
     def _hear_data(self, message: AbstractIncomingMessage, generation: int) -> None:
         assert self.task is not None
         try:
-            trajectory = wire.decode_trajectory(message.body, self.task.layout, self.task.spec.schema)
+            trajectory = payloads.decode_trajectory(message.body, self.task.layout, self.task.spec.schema)
         except WireError as error:
             self.link.acknowledge(message, generation)
             self._note_unrecognised("data_queue", error)
@@ -186,7 +186,7 @@ class JoinedChannel:
     def publish(self, weights: Weights) -> None:
         self.weights = {weights.version: weights, NEWEST: weights}
         headers = {"run": self.names.run, "agent": self.agent}
-        self.link.send(self.names.model_exchange, "", wire.encode_weights(weights), headers=headers)
+        self.link.send(self.names.model_exchange, "", payloads.encode_weights(weights), headers=headers)
 
     def order(self, order: Order | EvalOrder) -> None:
         """Keep a test's order. Rollouts are ordered by the first executor, which learns of them by `ack`."""
@@ -247,7 +247,7 @@ class JoinedChannel:
             for lane, episode in enumerate(trajectory.episode)
         )
         state = ShardState(trajectory.sequence + 1, lanes)
-        meta, arrays = wire.pack_states({trajectory.shard: state})
+        meta, arrays = payloads.pack_states({trajectory.shard: state})
         maker = str(message.headers.get("player", ""))
         meta |= asdict(Settled(identity, self.agent, self.key, maker))
         settled = self.unsettled[identity] = wire.encode(wire.Message("settled", "", meta, arrays))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from manyhands.channels.amqp.messages import Limits, Names, Wanted, Words
 from manyhands.channels.versions import Versions
 from manyhands.collect.collector import Collector
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.arrays import Array
 from manyhands.core.decoding import MAX_TEXT
 from manyhands.core.errors import WireError
@@ -71,7 +71,7 @@ class Session:
         return self._task
 
     def hear_weights(self, message: wire.Message, agent: str) -> None:
-        weights = wire.read_weights(message, self._task.spec, self._task.beside)
+        weights = payloads.read_weights(message, self._task.spec, self._task.beside)
         if agent not in self.versions and len(self.versions) >= MOST_AGENTS:
             raise WireError(f"weights of more than {MOST_AGENTS} agents")
         with self.arrived:
@@ -120,7 +120,7 @@ class Session:
             version=made.version,
         )
         pictures = self._task.layout.obs_dtype == "|u1"  # a screen takes a fiftieth of its room
-        raw = wire.encode_trajectory(made, self._task.spec.schema, compress=pictures)
+        raw = payloads.encode_trajectory(made, self._task.spec.schema, compress=pictures)
         headers = {"agent": self.agent, "player": self.player.inbox.name}
         self.sending = link.deliver(self.names.data_queue, raw, self.order_id, headers)
         self._forget_when_delivered(self.sending, self.order_id)

@@ -21,7 +21,7 @@ from manyhands.channels.versions import Versions
 from manyhands.channels.worker_stats import WorkerStats
 from manyhands.collect.collector import OutOfTurnError
 from manyhands.config import algorithms
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.errors import EnvError, RunError
 from manyhands.core.events import CrashSite, Event, Fault, Notice, WorkerLost
 from manyhands.core.orders import EvalOrder, EvalResult, Order, Task
@@ -96,7 +96,7 @@ class RayChannel:
         self.by_answer: dict[Any, Actor] = {}
 
     def publish(self, weights: Weights) -> None:
-        self.versions.add(weights.version, ray.put(wire.encode_weights(weights)))
+        self.versions.add(weights.version, ray.put(payloads.encode_weights(weights)))
 
     def order(self, order: Order | EvalOrder) -> None:
         actor = self.by_shard[order.shard if isinstance(order, Order) else order.part]
@@ -165,7 +165,7 @@ class RayChannel:
         if failure:
             raise EnvError(failure)
         if isinstance(order, Order):
-            trajectory = wire.decode_trajectory(raw, self.task.layout, self.task.spec.schema)
+            trajectory = payloads.decode_trajectory(raw, self.task.layout, self.task.spec.schema)
             self.stats.add(actor.name, trajectory)
             self.events.append(trajectory)
         else:

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from manyhands.collect.collector import Collector
 from manyhands.config import algorithms
-from manyhands.core import wire
+from manyhands.core import payloads, wire
 from manyhands.core.arrays import Array
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.events import Fault, Notice
@@ -109,7 +109,7 @@ class RayPlayer:
         """Play an order; return its result, the events on the way, and why the run must end, if it must."""
         self.events = []
         message = wire.decode(weights, "weights")
-        self.latest = wire.read_weights(message, self.task.spec, self.task.beside)
+        self.latest = payloads.read_weights(message, self.task.spec, self.task.beside)
         try:
             self.collector.run(read_order(wire.decode(order)), self)
         except ManyhandsError as error:
@@ -142,7 +142,7 @@ class RayPlayer:
         if isinstance(made, EvalResult):
             self.made = wire.encode(made.to_message())
         else:
-            self.made = wire.encode_trajectory(made, self.task.spec.schema)
+            self.made = payloads.encode_trajectory(made, self.task.spec.schema)
 
     def report(self, event: Fault | Notice) -> None:
         if isinstance(event, Fault):
