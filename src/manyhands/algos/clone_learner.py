@@ -10,6 +10,7 @@ from torch import Tensor
 
 from manyhands.algos import sanitise
 from manyhands.algos.algorithm import LearnerSetup
+from manyhands.algos.batches import rows
 from manyhands.algos.clone import Clone, CloneConfig
 from manyhands.algos.on_policy import Minibatch, explained_variance, normalised
 from manyhands.algos.on_policy_learner import OnPolicyLearner
@@ -48,7 +49,7 @@ class CloneLearner(OnPolicyLearner):
             metrics["elite_score"] = sanitise.elite(np.array(self.scores), self.config.share)
         if len(chosen):
             columns = (self.memory[name][chosen, None] for name in ("obs", "action", "weight"))
-            metrics |= self._imitate(*map(self.rows, columns))
+            metrics |= self._imitate(*map(rows, columns))
         self.end(np.concatenate([trajectory.obs for trajectory in trajectories], axis=1))
         return metrics
 
@@ -61,14 +62,14 @@ class CloneLearner(OnPolicyLearner):
             for part in self.parts(whole, epoch):
                 self.update_value(part)
         value = self.evaluate(whole.obs.numpy())
-        advantages = normalised(self.rows(target) - torch.from_numpy(value)).numpy()
+        advantages = normalised(rows(target) - torch.from_numpy(value)).numpy()
         weights = sanitise.advantage(advantages, config.temperature, config.weight_limit)
         policy = self._imitate(whole.obs, whole.action, torch.from_numpy(weights / weights.mean()))
         self.end(batch.obs)
         return {
             **policy,
             "effective_share": float(weights.sum() ** 2 / (weights**2).sum() / len(weights)),
-            "explained_variance": explained_variance(value, self.rows(target).numpy()),
+            "explained_variance": explained_variance(value, rows(target).numpy()),
         }
 
     def _imitate(self, obs: Tensor, action: Tensor, weight: Tensor) -> dict[str, float]:

@@ -22,7 +22,8 @@ from manyhands.core.trajectories import Trajectory
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from manyhands.algos.on_policy_learner import Batch, Losses, OnPolicyLearner
+    from manyhands.algos.batches import Batch, Losses
+    from manyhands.algos.on_policy_learner import OnPolicyLearner
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ class Impala(OnPolicy):
         self, learner: "OnPolicyLearner", batch: "Batch", lanes: Array
     ) -> tuple["Losses", Minibatch, Array, Array]:
         """Take one step along the gradient of some lanes; return them, their values and V-trace targets."""
+        from manyhands.algos.batches import rows
+
         config: ImpalaConfig = self.settings
-        rows = learner.rows
         obs, action = rows(batch.obs[:, lanes]), rows(batch.action[:, lanes])
         shape = (-1, len(lanes))
         log_ratio = learner.log_prob(obs, action).numpy().reshape(shape) - batch.columns["logp"][:, lanes]

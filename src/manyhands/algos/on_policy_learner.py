@@ -1,7 +1,6 @@
 """The network, optimizer and statistics that on-policy algorithms learn with."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from manyhands.algos import returns
 from manyhands.algos.algorithm import LearnerSetup
+from manyhands.algos.batches import Batch, Losses, ranked, rows
 from manyhands.algos.distributions import Distribution, distribution
 from manyhands.algos.on_policy import Minibatch, OnPolicy, OnPolicyConfig, normalised
 from manyhands.core.arrays import Array, Float32
@@ -23,42 +23,6 @@ CHUNK = 8192
 """Rows of one forward pass outside of learning."""
 IMAGES = 256
 """Rows of such a pass over images: what the convolutions make of them then fits a core's cache better."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Trajectories side by side along the lane axis, rewards scaled, with V of what came after each step."""
-
-    obs: Array  # [T, B, ...]
-    action: Array  # [T, B, ...]
-    reward: Array  # [T, B]
-    done: Array  # [T, B]
-    value: Array  # [T, B]
-    next_value: Array  # [T, B]
-    columns: Mapping[str, Array]  # each [T, B]
-
-
-@dataclass(frozen=True)
-class Losses:
-    """The losses of one step, and what they are made of."""
-
-    policy: Distribution | None = None  # where there is a head of that name
-    error: Tensor | None = None  # [N, 1], of the values, where they learned as well
-    told: Mapping[str, Tensor] = field(default_factory=dict)  # by the algorithm's loss
-
-    @property
-    def log_prob(self) -> Tensor:
-        """The log pi [N] of the actions taken."""
-        assert self.policy is not None
-        return self.policy.log_prob
-
-    def metrics(self) -> dict[str, float]:
-        found = {name: float(number) for name, number in self.told.items()}
-        if self.error is not None:
-            found["value_loss"] = self.error.square().mean().item()
-        if self.policy is not None:
-            found["entropy"] = self.policy.entropy().mean().item()
-        return found
 
 
 class OnPolicyLearner:
@@ -267,15 +231,8 @@ class OnPolicyLearner:
         rng = np.random.default_rng(hash_seed(self.seed, LEARN, self.version, epoch))
         return torch.from_numpy(rng.permutation(count))
 
-    @staticmethod
-    def rows(array: Array) -> Tensor:
-        """Return [T, B, ...] as a tensor [T * B, ...]; whole numbers become indices."""
-        tensor = torch.from_numpy(np.ascontiguousarray(array.reshape(-1, *array.shape[2:])))
-        return tensor.long() if tensor.dtype == torch.int32 else tensor
-
     def minibatch(self, batch: Batch, advantage: Array, target: Array) -> Minibatch:
         """Return a whole batch as rows."""
-        rows = self.rows
         columns = {name: rows(column) for name, column in batch.columns.items()}
         weights = self.weights_of(rows(advantage))
         return Minibatch(rows(batch.obs), rows(batch.action), weights, rows(target), columns, self.action)
@@ -294,15 +251,8 @@ class OnPolicyLearner:
     def weights_of(self, advantage: Tensor) -> Tensor:
         """Return how much each action counts, as the settings wish."""
         if self.common.rank_advantage:
-            return self._ranked(advantage)
+            return ranked(advantage)
         return normalised(advantage) if self.common.normalise_advantage else advantage
-
-    @staticmethod
-    def _ranked(advantage: Tensor) -> Tensor:
-        """Replace advantages, by rank, by what a normal distribution would have in their place."""
-        ranks = advantage.argsort(stable=True).argsort(stable=True)
-        normal: Tensor = torch.special.ndtri((ranks + 0.5) / len(ranks))
-        return normal.to(advantage.dtype)
 
     def state(self) -> dict[str, Array]:
         arrays = {f"adam.{name}": array for name, array in self.optimizer.state().items()}
