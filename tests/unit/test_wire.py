@@ -320,11 +320,11 @@ NORMALISED = small_spec(normalise=True)
 def with_statistics(version: int = 1, **arrays: np.ndarray) -> bytes:
     """Weights of a network that scales its inputs, with some of its statistics replaced."""
     beside = {**random_statistics(NORMALISED), **arrays}
-    return wire.encode_weights(Weights(version, random_vector(NORMALISED), NORMALISED.schema, beside))
+    return payloads.encode_weights(Weights(version, random_vector(NORMALISED), NORMALISED.schema, beside))
 
 
 def test_statistics_of_inputs_come_back_beside_the_weights() -> None:
-    back = wire.decode_weights(with_statistics(), NORMALISED, NORMALISED.statistics)
+    back = payloads.decode_weights(with_statistics(), NORMALISED, NORMALISED.statistics)
     assert back.vector.shape == (SPEC.size,)
     assert list(back.beside) == ["input_mean", "input_scale"]
     for name, array in random_statistics(NORMALISED).items():
@@ -339,14 +339,14 @@ def test_statistics_of_inputs_come_back_beside_the_weights() -> None:
         (with_statistics(input_scale=np.full(4, np.nan, np.float32)), "beside.input_scale is not 4 finite"),
         (with_statistics(more=np.zeros(4, np.float32)), "weights with .*beside.more beside them"),
         (
-            wire.encode_weights(Weights(1, random_vector(NORMALISED), NORMALISED.schema)),
+            payloads.encode_weights(Weights(1, random_vector(NORMALISED), NORMALISED.schema)),
             "weights with nothing beside them",
         ),
     ],
 )
 def test_wrong_statistics_of_inputs_are_refused_by_name(raw: bytes, said: str) -> None:
     with pytest.raises(WireError, match=said):
-        wire.decode_weights(raw, NORMALISED, NORMALISED.statistics)
+        payloads.decode_weights(raw, NORMALISED, NORMALISED.statistics)
 
 
 def test_a_task_whose_statistics_do_not_travel_is_refused() -> None:
