@@ -15,7 +15,7 @@ from manyhands.averaging.link import Link
 from manyhands.averaging.listening import ListenConfig
 from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, dequantise, quantise, within
 from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig
-from manyhands.cli.averaging_options import add_child, add_parent
+from manyhands.cli.averaging import add_child, add_parent
 from manyhands.cli.options import Parser
 from manyhands.core import wire
 from manyhands.core.arrays import Float32

@@ -1,8 +1,10 @@
 """The command line: parsing only. Everything heavy is imported by the command that needs it."""
 
 import argparse
+import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from manyhands import __version__
@@ -12,22 +14,23 @@ from manyhands.core.texts import one_line
 from manyhands.system.exits import INTERRUPTED, run_and_end
 
 COMMANDS = {
-    "train": "train an agent",
-    "settings": "every setting, its value, where that comes from, and what it means",
-    "recipe": "an environment's tuned settings, as a file to change",
-    "eval": "play whole episodes with a run's agent and report the scores",
-    "play": "record a video of a run's agent",
-    "worker": "play for whatever run a broker brings",
-    "broker": "start a private RabbitMQ node to try things out",
-    "parent": "average the weights of children on other machines",
-    "child": "train on this machine for a parent elsewhere",
-    "lto": "learn to optimise a function: train, predict, export, plot, judge",
-    "runs": "list the runs under runs/",
-    "show": "a run's settings, result and learning curve",
-    "events": "what happened in a run: faults, tests, notices, its end",
-    "rm": "remove runs",
-    "sweep": "try many settings: averaging",
+    "train": ("train", "train an agent"),
+    "settings": ("settings", "every setting, its value, where that comes from, and what it means"),
+    "recipe": ("settings", "an environment's tuned settings, as a file to change"),
+    "eval": ("judge", "play whole episodes with a run's agent and report the scores"),
+    "play": ("judge", "record a video of a run's agent"),
+    "worker": ("serve", "play for whatever run a broker brings"),
+    "broker": ("serve", "start a private RabbitMQ node to try things out"),
+    "parent": ("averaging", "average the weights of children on other machines"),
+    "child": ("averaging", "train on this machine for a parent elsewhere"),
+    "lto": ("", "learn to optimise a function: train, predict, export, plot, judge"),
+    "runs": ("runs", "list the runs under runs/"),
+    "show": ("runs", "a run's settings, result and learning curve"),
+    "events": ("runs", "what happened in a run: faults, tests, notices, its end"),
+    "rm": ("runs", "remove runs"),
+    "sweep": ("averaging", "try many settings: averaging"),
 }
+"""Commands by name: the module of this package that has it, and its help. `lto` parses its own options."""
 LONGEST_ERROR = 2000
 """Most characters of an error that are shown."""
 
@@ -64,38 +67,19 @@ def parser(command: str = "", helping: bool = False) -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"manyhands {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
-    for name, text in COMMANDS.items():
+    for name, (module, text) in COMMANDS.items():
         one = commands.add_parser(name, help=text)
-        if name == command:
+        if name == command and module:
             one.helping = helping
-            _add_options(one, name)
+            _command(name)[0](one)
     return top
 
 
-def _add_options(one: Any, command: str) -> None:
-    from manyhands.cli import command_options
-
-    if command in ("parent", "child"):
-        from manyhands.cli import averaging_options
-
-        (averaging_options.add_parent if command == "parent" else averaging_options.add_child)(one)
-        return
-    adds = {
-        "train": command_options.add_train,
-        "settings": command_options.add_show_settings,
-        "recipe": command_options.add_print_recipe,
-        "eval": command_options.add_eval,
-        "play": command_options.add_play,
-        "worker": command_options.add_worker,
-        "broker": command_options.add_broker,
-        "runs": command_options.add_runs,
-        "show": command_options.add_show,
-        "events": command_options.add_events,
-        "rm": command_options.add_rm,
-        "sweep": command_options.add_sweep,
-    }
-    if command in adds:
-        adds[command](one)
+def _command(name: str) -> tuple[Callable[[Any], None], Callable[[argparse.Namespace], None]]:
+    """Return what adds a command's options, and what it does."""
+    module = importlib.import_module(f"manyhands.cli.{COMMANDS[name][0]}")
+    found: tuple[Any, Any] = module.COMMANDS[name]
+    return found
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -122,9 +106,7 @@ def _run(given: list[str]) -> None:
         if options.command is None:
             parser().print_help()
             return
-        from manyhands.cli import commands
-
-        commands.run(options)
+        _command(options.command)[1](options)
     except ManyhandsError as error:
         if "--debug" in given:
             raise

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from manyhands.config.resolve import read_yaml
+from manyhands.cli.options import add_debug
+from manyhands.config.plain_yaml import read_yaml
 from manyhands.core.errors import ManyhandsError, UsageError
 from manyhands.core.texts import figures, one_line
 from manyhands.runs import store
@@ -20,6 +22,30 @@ FOLLOW_INTERVAL = 0.5
 """Seconds between two checks for new events."""
 WIDE = 200
 """Columns of a table that does not go to a terminal."""
+
+
+def add_runs(runs: Any) -> None:
+    add_debug(runs)
+
+
+def add_show(show: Any) -> None:
+    show.add_argument("run", metavar="RUN", help="a run's name or path")
+    show.add_argument("--out", type=Path, help="where to write the learning curve (default: RUN/plots/)")
+    add_debug(show)
+
+
+def add_events(events: Any) -> None:
+    events.add_argument("run", metavar="RUN", help="a run's name or path")
+    events.add_argument("--follow", action="store_true", help="go on with what happens now")
+    events.add_argument("--json", action="store_true", help="one JSON object a line")
+    add_debug(events)
+
+
+def add_rm(rm: Any) -> None:
+    rm.description = "Remove runs from the disk, for good. Runs in use and directories that are no runs stay."
+    rm.add_argument("run", metavar="RUN", nargs="+", help="a run's name or path")
+    rm.add_argument("--yes", action="store_true", help="do not ask")
+    add_debug(rm)
 
 
 def list_runs(options: argparse.Namespace) -> None:
@@ -109,3 +135,12 @@ def remove(options: argparse.Namespace) -> None:
     for run in found.values():
         removal.remove(run)
     print(f"Removed {len(found)} run{'s' if len(found) > 1 else ''}.")
+
+
+COMMANDS = {
+    "runs": (add_runs, list_runs),
+    "show": (add_show, show),
+    "events": (add_events, events),
+    "rm": (add_rm, remove),
+}
+"""Commands by name: what adds its options, and what it does."""

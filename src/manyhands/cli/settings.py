@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from manyhands.cli.options import add_algo, add_debug, add_recipes, add_settings
 from manyhands.config.resolve import general, merge, parse_override, recipe, resolve_with_sources
 from manyhands.config.sentences import Setting, sections_of, settings_of
 from manyhands.config.settings import Config, RunConfig
@@ -52,6 +54,33 @@ class Row:
     @property
     def style(self) -> str:
         return DIM if self.source == DEFAULT else CHANGED
+
+
+def add_show_settings(settings: Any) -> None:
+    settings.description = (
+        "Every setting of a run, its value here, where that comes from, and what it means; without ENV the "
+        "algorithm's general settings. Nothing is started."
+    )
+    settings.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
+    add_algo(settings)
+    settings.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file")
+    add_settings(settings)
+    add_recipes(settings)
+    settings.add_argument("--json", action="store_true", help="one JSON list on stdout")
+    add_debug(settings)
+
+
+def add_print_recipe(recipe: Any) -> None:
+    recipe.description = (
+        "Print the tuned settings for an environment as YAML: save them, change them, and train with "
+        "--config FILE. Recipes of your own lie in a directory, one file for each environment: "
+        "LunarLander.yaml holds default_algo, settings for all algorithms under `all`, and those of each "
+        "under its name."
+    )
+    recipe.add_argument("env", metavar="ENV", help="a Gymnasium id, or module:callable")
+    add_algo(recipe)
+    add_recipes(recipe)
+    add_debug(recipe)
 
 
 def show_settings(options: argparse.Namespace) -> None:
@@ -162,3 +191,10 @@ def print_recipe(options: argparse.Namespace) -> None:
     print("# Save this, change what you like, and train with it: manyhands train --config FILE")
     ordered = {section: plain[section] for section in sections_of(algo) if plain.get(section)}
     print(yaml.safe_dump(ordered, sort_keys=False), end="")
+
+
+COMMANDS = {
+    "settings": (add_show_settings, show_settings),
+    "recipe": (add_print_recipe, print_recipe),
+}
+"""Commands by name: what adds its options, and what it does."""
