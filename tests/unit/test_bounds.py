@@ -8,8 +8,8 @@ import pytest
 from manyhands.averaging.limits import memory_parts
 from manyhands.averaging.protocol import message_limit
 from manyhands.channels import limits
-from manyhands.config.plain_yaml import MAX_VALUES, parse_yaml
-from manyhands.config.resolve import parse_override, read_yaml, resolve
+from manyhands.config.plain_yaml import MAX_VALUES, parse_yaml, read_yaml
+from manyhands.config.resolve import parse_override, resolve
 from manyhands.core.errors import UsageError
 from manyhands.runs.plan import plan
 

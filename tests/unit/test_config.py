@@ -12,7 +12,8 @@ import yaml
 from manyhands.algos.on_policy import OnPolicy, OnPolicyConfig
 from manyhands.config import algorithms
 from manyhands.config.algorithms import BUILT_IN
-from manyhands.config.resolve import merge, parse_override, read_yaml, recipe, resolve
+from manyhands.config.plain_yaml import read_yaml
+from manyhands.config.resolve import merge, parse_override, recipe, resolve
 from manyhands.config.settings import Config, NetConfig
 from manyhands.core.errors import UsageError
 from manyhands.envs import lto  # noqa: F401 (which registers its environment)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from manyhands.averaging.protocol import DEFAULT_PORT, read_token, server_tls
-from manyhands.config.resolve import read_yaml
+from manyhands.config.plain_yaml import read_yaml
 from manyhands.core.checks import require
 from manyhands.core.decoding import decode
 from manyhands.core.errors import ManyhandsError, UsageError

@@ -13,12 +13,13 @@ import yaml
 
 from manyhands.averaging.child_stats import Forgotten, ParentStats
 from manyhands.averaging.listening import ListenConfig
-from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig
+from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig, need_websockets
 from manyhands.averaging.recorder import ParentRecorder, ParentSetup
-from manyhands.config.resolve import environment, read_yaml, resolve
+from manyhands.config.plain_yaml import read_yaml
+from manyhands.config.resolve import environment, resolve
 from manyhands.config.settings import Config
 from manyhands.core.decoding import decode
-from manyhands.core.errors import ManyhandsError, RunError, UsageError, WireError, missing_extra
+from manyhands.core.errors import ManyhandsError, RunError, UsageError, WireError
 from manyhands.core.texts import one_line
 from manyhands.runs import checkpoint, store
 from manyhands.runs.launch import Settings
@@ -224,11 +225,3 @@ def _resumed(run: Run, given: dict[str, Any], held: ExitStack) -> ParentSetup:
     except WireError as error:
         raise RunError(f"{run.checkpoint_path(store.LAST)} is damaged: {one_line(error)}") from error
     return ParentSetup(run, planned, averaging, last.weights, stats)
-
-
-def need_websockets() -> None:
-    """Refuse, in one line, where websockets is not installed."""
-    try:
-        import websockets  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing_extra("averaging", error, "websockets") from error

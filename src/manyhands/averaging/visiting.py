@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from manyhands.averaging.limits import MAX_ENVS, MAX_MESSAGE_MB, Limits
-from manyhands.averaging.protocol import DEFAULT_PORT, NAME, NAME_RULE, difference, read_token, structure
-from manyhands.averaging.serving import need_websockets
+from manyhands.averaging.protocol import (
+    DEFAULT_PORT,
+    NAME,
+    NAME_RULE,
+    difference,
+    need_websockets,
+    read_token,
+    structure,
+)
 from manyhands.core.checks import require
 from manyhands.core.errors import ManyhandsError, RunError, UsageError
 from manyhands.core.seeding import INIT, hash_seed

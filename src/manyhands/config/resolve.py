@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.config import algorithms, plugins
-from manyhands.config.plain_yaml import parse_yaml
-from manyhands.config.plain_yaml import read_yaml as read_yaml
+from manyhands.config.plain_yaml import parse_yaml, read_yaml
 from manyhands.config.recipe_files import ALL, DEFAULT_ALGO, find_recipe
 from manyhands.config.settings import CollectConfig, Config, RunConfig, check_sections
 from manyhands.core.errors import UsageError

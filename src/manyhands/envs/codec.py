@@ -11,7 +11,7 @@ from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError
 from manyhands.core.spaces import ObsSpec
-from manyhands.envs.describe import _flat_size, describe
+from manyhands.envs.describe import describe, flat_size
 from manyhands.envs.make import Env
 
 Encoder = Callable[[Any, Array], None]
@@ -111,7 +111,7 @@ def _composed(space: spaces.Dict | spaces.Tuple[Any]) -> Encoder:
     writers: list[tuple[Any, Encoder, int, int]] = []
     start = 0
     for key, part in parts:
-        end = start + _flat_size(part, space)
+        end = start + flat_size(part, space)
         writers.append((key, encoder(part, ObsSpec((end - start,), "<f4")), start, end))
         start = end
 

@@ -40,10 +40,10 @@ def _obs_spec(space: spaces.Space[Any]) -> ObsSpec:
             "stacked images into the channels (gymnasium.wrappers.ReshapeObservation), or flatten them "
             "(gymnasium.wrappers.FlattenObservation)"
         )
-    return ObsSpec((_flat_size(space, space),), "<f4")
+    return ObsSpec((flat_size(space, space),), "<f4")
 
 
-def _flat_size(space: spaces.Space[Any], whole: spaces.Space[Any]) -> int:
+def flat_size(space: spaces.Space[Any], whole: spaces.Space[Any]) -> int:
     match space:
         case spaces.Box() | spaces.MultiBinary():
             return int(np.prod(space.shape))
@@ -52,9 +52,9 @@ def _flat_size(space: spaces.Space[Any], whole: spaces.Space[Any]) -> int:
         case spaces.MultiDiscrete():
             return int(space.nvec.sum())
         case spaces.Dict():
-            return sum(_flat_size(part, whole) for part in space.spaces.values())
+            return sum(flat_size(part, whole) for part in space.spaces.values())
         case spaces.Tuple():
-            return sum(_flat_size(part, whole) for part in space.spaces)
+            return sum(flat_size(part, whole) for part in space.spaces)
     inside = "" if space is whole else f" inside {type(whole).__name__}"
     raise UsageError(
         f"observations of type {type(space).__name__}{inside} are not supported; "

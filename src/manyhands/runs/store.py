@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from manyhands.config.resolve import read_yaml
+from manyhands.config.plain_yaml import read_yaml
 from manyhands.config.settings import Config
 from manyhands.core.errors import RunError, UsageError, did_you_mean
 from manyhands.core.texts import one_line
