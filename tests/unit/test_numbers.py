@@ -4,6 +4,8 @@ Where numbers are to change, say so in the changelog, and write them anew:
 `PYTHONPATH=tests python tests/unit/test_numbers.py`.
 """
 
+import ast
+import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -16,14 +18,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import manyhands
 from manyhands.averaging.protocol import AveragingConfig
 from manyhands.config import algorithms
 from manyhands.config.resolve import merge
 from manyhands.config.settings import Config
+from manyhands.runs.plan import plan
 from manyhands.runs.store import LAST
 from manyhands.runs.training import train
 
 KEPT = Path(__file__).with_name("numbers.json")
+SOURCE = Path(manyhands.__file__).parent
+PACKAGES = ("core/", "algos/", "collect/", "roles/", "averaging/maths")
 TOLERANCE = 1e-3
 """Other processors sum in another order. A mistake in a formula moves numbers much further."""
 SMALL: dict[str, Any] = {
@@ -119,8 +125,37 @@ def defaults() -> dict[str, Any]:
     return plain
 
 
+def constants() -> dict[str, Any]:
+    """Return every number that has a name in a module: limits, timeouts, seeds of streams."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted(SOURCE.glob(f"{package}*.py")):
+            module = f"manyhands.{path.relative_to(SOURCE).with_suffix('').as_posix().replace('/', '.')}"
+            for node in ast.parse(path.read_text()).body:
+                names = [name.id for name in ast.walk(node) if isinstance(name, ast.Name)]
+                for name in names if isinstance(node, ast.Assign) else []:
+                    value = getattr(importlib.import_module(module), name, None)
+                    if name.isupper() and isinstance(value, int | float | tuple):
+                        found[f"{module}.{name}"] = value
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    return plain
+
+
+def estimates() -> dict[str, Any]:
+    """Return the memory that algorithms are expected to take, by what they hold."""
+    found = {}
+    for name in algorithms.BUILT_IN:
+        given = {"run": {"algo": name}}
+        planned = plan(Config.from_plain(merge(SMALL, {"net": {"normalise": False}}, given)))
+        shards = planned.config.collect.shards
+        found[name] = planned.algorithm.memory(planned.task.layout, shards, planned.spec)
+    return found
+
+
 MADE: dict[str, Callable[[], Any]] = {
     "defaults": defaults,
+    "constants": constants,
+    "estimates": estimates,
     **{name: partial(numbers_of_a_run, given) for name, given in RUNS.items()},
 }
 
@@ -131,8 +166,9 @@ def test_a_run_computes_what_it_always_did(name: str) -> None:
     assert MADE[name]() == pytest.approx(kept, rel=TOLERANCE, abs=1e-6)
 
 
-def test_no_default_changes_by_the_way() -> None:
-    assert defaults() == json.loads(KEPT.read_text())["defaults"]
+@pytest.mark.parametrize("name", ["defaults", "constants", "estimates"])
+def test_no_default_limit_or_estimate_changes_by_the_way(name: str) -> None:
+    assert MADE[name]() == json.loads(KEPT.read_text())[name]
 
 
 if __name__ == "__main__":
