@@ -15,6 +15,27 @@ SLOWEST = 5.0
 """Seconds that a quick test takes at the most."""
 TOGETHER = 30.0
 """Seconds that the tests for one mutant take, when all pass."""
+PROCESSES = (
+    "tests/channels/test_contract.py::test_all_channels_make_the_same_bits",
+    "tests/channels/test_contract.py::test_finishing_twice_is_fine_and_leaves_no_process",
+    "tests/channels/test_broker.py::test_commands_end_with_one_line_and_leave_nothing",
+)
+BROKER = (
+    "tests/faults/test_broker_password.py",
+    "tests/channels/test_broker.py::test_a_port_that_is_taken_is_said_before_anything_starts",
+    "tests/channels/test_broker.py::test_a_broker_does_not_outlive_whoever_started_it_and_keeps_its_password",
+    "tests/channels/test_broker.py::test_tls_with_an_own_authority_works_and_without_it_is_refused",
+)
+ELSEWHERE = {
+    "roles/broker.py": BROKER,
+    "roles/broker_files.py": BROKER,
+    "roles/daemon.py": PROCESSES,
+    "roles/player_process.py": PROCESSES,
+    "roles/worker.py": PROCESSES,
+}
+"""Tests of modules that run in processes of their own, which coverage does not see. They need RabbitMQ."""
+ELSEWHERE_SECONDS = 30.0
+"""How long these take together."""
 SETTINGS = """[run]
 branch = False
 dynamic_context = test_function
@@ -36,6 +57,8 @@ class QuickTests:
         if not names:
             everywhere = (tests for (where, _), tests in self.lines.items() if where == module)
             names = frozenset[str]().union(*everywhere) if (module, line) in self.lines else names
+        if not names:
+            return list(ELSEWHERE.get(module, ()))
         chosen: list[str] = []
         for name in sorted(names, key=lambda name: (self.lasting[name], name)):
             if self.seconds([*chosen, name]) > TOGETHER:
@@ -44,7 +67,8 @@ class QuickTests:
         return chosen
 
     def seconds(self, names: Sequence[str]) -> float:
-        return sum(self.lasting[name] for name in names)
+        elsewhere = [name for name in names if name not in self.lasting]
+        return sum(self.lasting.get(name, 0.0) for name in names) + ELSEWHERE_SECONDS * bool(elsewhere)
 
 
 def measured_tests(place: Path) -> QuickTests:
