@@ -152,8 +152,8 @@ def _report(outcomes: Sequence[Outcome], total: int, arguments: list[str], seeds
             "are left out.",
             "Tests are those of tests/unit that take at most a few seconds and, by coverage, run the line: "
             "the quickest first, as many as take half a minute together. Mutants survive that none notices.",
-            "Modules that only run in processes of their own (a broker, a worker) are held against a few tests "
-            "of these processes.",
+            "Modules that only run in processes of their own (a broker, a worker) are held against a few "
+            "tests of these processes.",
             "Score: mutants with which a test fails or takes far too long, over all, also over those that no "
             "test covers.",
         ],
