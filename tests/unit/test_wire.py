@@ -23,7 +23,7 @@ from manyhands.core.errors import UsageError, WireError
 from manyhands.core.events import Fault
 from manyhands.core.lanes import LaneState, ShardState
 from manyhands.core.networks import NetSpec
-from manyhands.core.orders import Order, Task
+from manyhands.core.orders import EvalResult, Order, Task
 from manyhands.core.trajectories import Layout, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.core.wire import Message, decode, encode
@@ -812,3 +812,18 @@ def test_wrong_fault_reports_are_refused(change: dict[str, Any]) -> None:
     message = FAULT.to_message()
     with pytest.raises(WireError):
         Fault.from_message(replace(message, meta={**message.meta, **change}))
+
+
+@pytest.mark.parametrize(
+    ("plain", "said"),
+    [
+        ({"returns": [1.0, 2.0], "lengths": [3]}, "2 returns, 1 lengths"),
+        ({"returns": [], "lengths": []}, "0 returns"),
+        ({"returns": [1.0], "lengths": [-1]}, "1 returns"),
+        ({"returns": [1e200], "lengths": [3]}, "beyond 1e.100"),
+    ],
+)
+def test_results_of_tests_are_checked(plain: dict[str, Any], said: str) -> None:
+    message = Message("eval_result", "", {"part": 0, **plain})
+    with pytest.raises(WireError, match=said):
+        EvalResult.from_message(message)

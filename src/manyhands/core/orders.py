@@ -23,6 +23,8 @@ MAX_SIDES = 6
 MAX_COLUMNS = 32
 MAX_BESIDE = 2**24
 """Most numbers of one array beside the weights."""
+LARGEST_RETURN = 1e100
+"""The largest return of an episode; its square is finite as well. Rewards are below 1e39."""
 MAX_EPISODES = 100_000
 """Most episodes of one part of a test."""
 NEWEST = -1
@@ -217,6 +219,8 @@ class EvalResult:
         plain = decoding.decode(_EvalResultPlain, message.meta, "a test's result")
         if not plain.returns or len(plain.returns) != len(plain.lengths) or min(plain.lengths) < 0:
             raise WireError(f"a test's result of {len(plain.returns)} returns, {len(plain.lengths)} lengths")
+        if max(map(abs, plain.returns)) > LARGEST_RETURN:
+            raise WireError(f"a test's result with a return beyond {LARGEST_RETURN:g}")
         return cls(plain.part, Evaluation(plain.returns, plain.lengths))
 
 
