@@ -62,7 +62,7 @@ from manyhands.core.lanes import LaneState, ShardState
 from manyhands.core.networks import Conv, Dense, Head
 from manyhands.core.orders import MAX_EPISODES, EvalOrder, Order, Task
 from manyhands.core.seeding import env_seed
-from manyhands.core.texts import lines
+from manyhands.core.texts import lines, one_line
 from manyhands.core.weights import Weights
 from manyhands.envs import lto
 from manyhands.roles.daemon import Daemon, Watched
@@ -583,3 +583,12 @@ def test_of_very_many_lines_the_first_and_the_last_are_shown() -> None:
     found = lines("\n".join(map(str, range(1000))), most=5).splitlines()
     assert found == ["0", "... (996 more lines)", "997", "998", "999"]
     assert lines("a\nb", most=2) == "a\nb"
+
+
+def test_what_is_shown_is_printable_whatever_was_sent() -> None:
+    everything = "".join(map(chr, range(0x3100))) + "\ue000\U000e0001"
+    shown = one_line(everything, len(everything))
+    assert shown.isprintable()
+    assert "\\u2028" in shown
+    assert "\\u202f" in shown  # a space that looks like another
+    assert "é" in shown

@@ -1,7 +1,5 @@
 """Text from elsewhere, made safe to show: it must not control a terminal or forge a line of a log."""
 
-import unicodedata
-
 LONGEST = 1000
 """Most characters of one line that are shown."""
 MOST_LINES = 200
@@ -23,12 +21,9 @@ def lines(text: object, limit: int = LONGEST, most: int = MOST_LINES) -> str:
 
 
 def _visible(letter: str) -> str:
-    # C: control, format (which reverses the direction of text), surrogate, private, unassigned.
-    # Zl and Zp: line and paragraph separators.
-    category = unicodedata.category(letter)
-    if category[0] == "C" or category in ("Zl", "Zp"):
-        return letter.encode("unicode_escape", "backslashreplace").decode("ascii")
-    return letter
+    # Not printable: control, format (which reverses the direction of text), surrogate, private and unassigned
+    # characters, and all separators but the space.
+    return letter if letter.isprintable() else letter.encode("unicode_escape", "backslashreplace").decode()
 
 
 def figures(value: float) -> str:
