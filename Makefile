@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TRAINS := $(VENV)/.trains
 
 .PHONY: train test check docs install system clean
 
-train: install
+# What training needs; where everything is installed already, that does.
+train: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(TRAINS))
 	$(BIN)/manyhands train LunarLander-v3
 
 # Half as many again as there are cores: tests that kill and restart things wait a lot. The slowest files come first.
@@ -28,13 +30,15 @@ docs: install
 install: $(INSTALLED)
 
 # Installed again only when what is asked for has changed.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): EXTRAS := dev
+$(TRAINS): EXTRAS := box2d,learn,plots,tensorboard,video
+$(INSTALLED) $(TRAINS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "manyhands needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ apt-get update && apt-get install -y python3-venv && $(PYTHON) -m venv $(VENV); }
 	@echo "Installing into $(VENV); a minute or two the first time."
-	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev]'
+	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
 # Of all that pip says, the packages that it fetches and unpacks, and what goes wrong.

@@ -28,7 +28,7 @@ from manyhands.averaging.maths import FORMATS, Format, dequantise
 from manyhands.core import payloads, wire
 from manyhands.core.arrays import Array
 from manyhands.core.checks import require
-from manyhands.core.errors import UsageError, WireError, missing_extra
+from manyhands.core.errors import UsageError, WireError
 from manyhands.core.networks import NetSpec
 from manyhands.core.weights import Weights, weights_nbytes
 from manyhands.system.secret_files import read_secret
@@ -190,11 +190,3 @@ def client_tls(url: str, authority: Path | None) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         why = "it is no certificate" if isinstance(error, ssl.SSLError) else error.strerror
         raise UsageError(f"cannot use --tls-ca {authority}: {why}") from error
-
-
-def need_websockets() -> None:
-    """Refuse, in one line, where websockets is not installed."""
-    try:
-        import websockets  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing_extra("averaging", error, "websockets") from error

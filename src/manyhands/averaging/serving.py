@@ -13,7 +13,7 @@ import yaml
 
 from manyhands.averaging.child_stats import Forgotten, ParentStats
 from manyhands.averaging.listening import ListenConfig
-from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig, need_websockets
+from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig
 from manyhands.averaging.recorder import ParentRecorder, ParentSetup
 from manyhands.config.plain_yaml import read_yaml
 from manyhands.config.resolve import environment, resolve
@@ -58,7 +58,6 @@ def serve(
     quiet: bool | None = None,
 ) -> Run:
     """Be a parent until its exchanges are made, and return its run; `manyhands.parent` has the arguments."""
-    need_websockets()
     averaging: dict[str, Any] = {
         "alpha": alpha,
         "beta": beta,

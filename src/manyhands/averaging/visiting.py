@@ -14,7 +14,6 @@ from manyhands.averaging.protocol import (
     NAME,
     NAME_RULE,
     difference,
-    need_websockets,
     read_token,
     structure,
 )
@@ -63,7 +62,6 @@ def visit(
     quiet: bool | None = None,
 ) -> Visit:
     """Train for a parent until it has all that it wanted; `manyhands.child` says what the arguments are."""
-    need_websockets()
     from manyhands.averaging.link import Link, OverError
 
     name = _own_name() if name is None else name

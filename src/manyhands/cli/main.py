@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from manyhands import __version__
 from manyhands.cli.options import Parser
-from manyhands.core.errors import ManyhandsError, UsageError
+from manyhands.core.errors import EXTRAS, ManyhandsError, UsageError, missing_extra
 from manyhands.core.texts import one_line
 from manyhands.system.exits import INTERRUPTED, run_and_end
 
@@ -111,6 +111,10 @@ def _run(given: list[str]) -> None:
         if "--debug" in given:
             raise
         _leave(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        if "--debug" in given or (error.name or "").partition(".")[0] not in EXTRAS:
+            raise
+        _leave(str(missing_extra(given[0], error.name)), UsageError.exit_code)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             sys.exit(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.cli.options import add_allow, add_debug
-from manyhands.core.errors import RunError, UsageError, missing_extra
+from manyhands.core.errors import RunError, UsageError
 from manyhands.system.program import program
 
 
@@ -55,12 +55,9 @@ def add_broker(broker: Any) -> None:
 
 
 def worker(options: argparse.Namespace) -> None:
-    try:
-        from manyhands.channels.amqp.address import Address
-        from manyhands.roles.daemon import Daemon, default_name
-    except ModuleNotFoundError as error:
-        raise missing_extra("a worker", error, "amqp") from error
+    from manyhands.channels.amqp.address import Address
     from manyhands.channels.limits import OwnLimits, default_memory
+    from manyhands.roles.daemon import Daemon, default_name
     from manyhands.runs.open_channel import CHANNEL_VARIABLE
     from manyhands.system.machine import usable_cores
 

@@ -1,6 +1,7 @@
 """The errors that a user may meet. Each says in one line what was given, what is allowed, what to try."""
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
 
 
@@ -28,10 +29,26 @@ class WireError(ManyhandsError):
     """Bytes that are not a message of ours, or not the one that was expected."""
 
 
-def missing_extra(what: str, error: ModuleNotFoundError, extra: str) -> UsageError:
+EXTRAS = {
+    **{"torch": "learn", "matplotlib": "plots", "tensorboard": "tensorboard", "ray": "ray"},
+    **{"imageio": "video", "imageio_ffmpeg": "video", "PIL": "video", "pygame": "video"},
+    **{"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "minatar": "minatar"},
+    **{"onnx": "lto", "scipy": "lto", "pandas": "pandas", "wandb": "wandb", "mlflow": "mlflow"},
+}
+"""Libraries that are not always installed, and the extra that brings each."""
+
+
+def missing_extra(what: str, library: str | None) -> UsageError:
     """Return the error for a part whose library is not installed."""
+    extra = EXTRAS.get((library or "").partition(".")[0], "all")
     how = f"in manyhands' own directory: pip install -c constraints.txt '.[{extra}]'"
-    return UsageError(f"{what} needs {error.name}; {how}")
+    return UsageError(f"{what} needs {library}; {how}")
+
+
+def need_library(what: str, library: str) -> None:
+    """Refuse a part whose library is not installed, without importing it."""
+    if importlib.util.find_spec(library) is None:
+        raise missing_extra(what, library)
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:

@@ -46,7 +46,7 @@ def rom_of(game: str, env_id: str) -> str:
     try:
         from ale_py import roms
     except ModuleNotFoundError as error:
-        raise missing_extra(env_id, error, "atari") from error
+        raise missing_extra(env_id, error.name) from error
     names = {"".join(part.title() for part in rom.split("_")): rom for rom in roms.get_all_rom_ids()}
     if game not in names:
         hint = did_you_mean(game, names) or "; there are Breakout, Pong and a hundred more"

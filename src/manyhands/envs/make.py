@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import DependencyNotInstalled
 from gymnasium.error import Error as GymnasiumError
 from gymnasium.wrappers import TimeLimit
 
@@ -21,6 +22,8 @@ from manyhands.system.forks import keep_children_out
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
 MINATAR = "MinAtar/"
+LIBRARIES = {"gymnasium.envs.box2d": "Box2D", "gymnasium.envs.mujoco": "mujoco"}
+"""What environments of Gymnasium need, by the beginning of where they are defined."""
 CLOSER = Closer()
 """Remembers which kinds of environments cannot be closed."""
 
@@ -145,7 +148,7 @@ def _spec(env_id: str) -> str | EnvSpec:
         try:
             from minatar.gym import register_envs
         except ModuleNotFoundError as error:
-            raise missing_extra(env_id, error, "minatar") from error
+            raise missing_extra(env_id, error.name) from error
         register_envs()
     registered = gymnasium.registry.get(env_id)
     if registered is None:
@@ -168,6 +171,10 @@ def _is_callable_path(env_id: str) -> bool:
 def _unknown(env_id: str, error: GymnasiumError) -> str:
     known = [name for name in gymnasium.registry if "/" not in name or name.startswith(MINATAR)]
     if env_id in gymnasium.registry:
+        entry = str(gymnasium.registry[env_id].entry_point)
+        library = next((LIBRARIES[family] for family in LIBRARIES if entry.startswith(family)), "")
+        if library and isinstance(error, DependencyNotInstalled):
+            return str(missing_extra(env_id, library))
         return f"cannot make {env_id}: {' '.join(str(error).split())}"
     hint = did_you_mean(env_id, known) or "; give a Gymnasium id such as LunarLander-v3, or module:callable"
     return f"there is no environment {env_id!r}{hint}"

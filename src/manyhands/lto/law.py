@@ -101,7 +101,7 @@ def export_onnx(law: Law, out: Path) -> None:
         import onnx
         from onnx import TensorProto, helper, numpy_helper
     except ModuleNotFoundError as error:
-        raise missing_extra("an export to ONNX", error, "lto") from error
+        raise missing_extra("an export to ONNX", error.name) from error
     problem = law.problem
     if problem.c == 0:
         raise UsageError("a law without conditions is one point; `manyhands lto predict` prints it")

@@ -59,7 +59,7 @@ class Search:
         try:
             from scipy.optimize import differential_evolution
         except ModuleNotFoundError as error:
-            raise missing_extra("a search for the minimum of your own function", error, "lto") from error
+            raise missing_extra("a search for the minimum of your own function", error.name) from error
 
         def f(x: Array) -> float:
             return float(problem.evaluate(np.concatenate([x, condition])[None], member)[0])
@@ -136,7 +136,7 @@ def _by_descent(f: Function, size: int, known: Array) -> tuple[Array, float]:
         from scipy.optimize import minimize
         from scipy.stats import qmc
     except ModuleNotFoundError as error:
-        raise missing_extra("a function of more than two x", error, "lto") from error
+        raise missing_extra("a function of more than two x", error.name) from error
     points = 2 * qmc.Sobol(size, seed=0).random(STARTS) - 1
     values = f(points)
     best: tuple[Array, float] = points[0], np.inf

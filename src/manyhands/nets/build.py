@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from manyhands.config.settings import NetConfig
+from manyhands.core.errors import need_library
 from manyhands.core.networks import Conv, Dense, Head, NetSpec
 from manyhands.core.roles import Actor, Net
 from manyhands.core.spaces import ObsSpec, Spaces
@@ -14,6 +15,7 @@ from manyhands.core.weights import Weights
 def actor(spec: NetSpec) -> Actor:
     """Return an actor: NumPy's for dense networks (faster, and without torch), torch's for convolutions."""
     if any(isinstance(layer, Conv) for layer in spec.trunk):
+        need_library("a network with convolutions", "torch")
         from manyhands.nets.torch_net import TorchActor
 
         return TorchActor(spec)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from manyhands.channels.base import ExecutorChannel
 from manyhands.config import algorithms, plugins
-from manyhands.core.errors import UsageError, did_you_mean, missing_extra
+from manyhands.core.errors import UsageError, did_you_mean, need_library
 from manyhands.runs.plan import Plan
 from manyhands.system.machine import usable_cores
 
@@ -104,19 +104,16 @@ def _open_broker(plan: Plan, broker: str, path: Path) -> ExecutorChannel:
         raise UsageError(
             "workers behind a broker take no code; give the environment as a Gymnasium id or module:callable"
         )
-    try:
-        from manyhands.channels.amqp.address import Address
-        from manyhands.channels.amqp.executor import AmqpChannel
-    except ModuleNotFoundError as error:
-        raise missing_extra("--channel amqp", error, "amqp") from error
+    from manyhands.channels.amqp.address import Address
+    from manyhands.channels.amqp.executor import AmqpChannel
+
     return AmqpChannel(plan.task, Address.parse(broker), broker_name(path), plan.config)
 
 
 def _open_ray(plan: Plan, address: str, path: Path) -> ExecutorChannel:
-    try:
-        from manyhands.channels.ray.channel import RayChannel
-    except ModuleNotFoundError as error:
-        raise missing_extra("--channel ray", error, "ray") from error
+    need_library("--channel ray", "ray")
+    from manyhands.channels.ray.channel import RayChannel
+
     run = plan.config.run
     return RayChannel(
         plan.task,

@@ -6,7 +6,7 @@ from manyhands.algos.algorithm import Algorithm
 from manyhands.algos.replay_memory import RESERVE
 from manyhands.config.settings import Config
 from manyhands.core.arrays import Float32
-from manyhands.core.errors import UsageError
+from manyhands.core.errors import UsageError, need_library
 from manyhands.core.networks import NetSpec
 from manyhands.core.orders import Task
 from manyhands.core.seeding import INIT, hash_seed
@@ -76,6 +76,8 @@ def plan(config: Config, callable_env: envs.MakeEnv | None = None, learns_here: 
         stack=spaces.obs.stack,
     )
     algorithm.check(config, spaces)
+    if learns_here and not algorithm.uses_cores:
+        need_library(config.run.algo, "torch")
     algorithm.check_memory(layout, config.collect.shards, learns_here)
     spec = algorithm.network(config.net, spaces)
     cores = algorithm.cores(config.collect.shards, config.run.algo)

@@ -42,7 +42,7 @@ class Metrics(Mapping[str, Floats]):
         try:
             import pandas
         except ModuleNotFoundError as error:
-            raise missing_extra("a DataFrame", error, "pandas") from error
+            raise missing_extra("a DataFrame", error.name) from error
         return pandas.DataFrame(self.columns)
 
 

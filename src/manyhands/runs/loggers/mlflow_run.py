@@ -28,7 +28,7 @@ class Mlflow:
         try:
             import mlflow
         except ModuleNotFoundError as error:
-            raise missing_extra("--log mlflow", error, "mlflow") from error
+            raise missing_extra("--log mlflow", error.name) from error
         self.mlflow: Any = mlflow
         self.experiment = experiment
         self.client: Any = None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from manyhands.core.errors import UsageError
+from manyhands.core.errors import need_library
 from manyhands.runs.store import Run
 
 
@@ -18,8 +18,7 @@ class TensorBoard:
     """Writes an event file; `tensorboard --logdir RUN` shows it."""
 
     def __init__(self) -> None:
-        if not installed():
-            raise UsageError("--log tensorboard needs tensorboard: pip install tensorboard")
+        need_library("--log tensorboard", "tensorboard")
         self.writer: Any = None
 
     def start(self, run: Run, resumed_at: int | None) -> None:

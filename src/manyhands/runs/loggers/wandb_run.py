@@ -19,7 +19,7 @@ class Wandb:
         try:
             import wandb
         except ModuleNotFoundError as error:
-            raise missing_extra("--log wandb", error, "wandb") from error
+            raise missing_extra("--log wandb", error.name) from error
         self.wandb: Any = wandb
         self.project = project
         self.run: Any = None
