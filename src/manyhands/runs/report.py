@@ -68,7 +68,7 @@ class Report:
     @property
     def command(self) -> str:
         program = ["manyhands", *self.called] if self.called else ["python", "-m", "benchmarks", self.name]
-        return shlex.join([*program, *self.arguments])
+        return shlex.join([*program, *_without_place(self.arguments)])
 
     def save(self, out: Path, figure: Figure) -> None:
         """Prints the tables and writes NAME.md, NAME.json and NAME.png."""
@@ -98,6 +98,15 @@ class Report:
             f"# {self.title}\n\n`{self.command}`\n\n{tables}\n![{self.title}]({self.name}.png)\n\n"
             f"## How to read it\n\n{notes}\n## Measured on\n\n{facts}{seeds}"
         )
+
+
+def _without_place(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that matter to whoever repeats it: all but the directory of the results."""
+    left = list(arguments)
+    while "--out" in left:
+        at = left.index("--out")
+        del left[at : at + 2]
+    return left
 
 
 def machine() -> dict[str, str]:
