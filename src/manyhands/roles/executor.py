@@ -130,7 +130,7 @@ class Executor:
     def finished(self) -> bool:
         """Return whether the run is over: solved, or out of steps, updates or time."""
         if self.config.run.until == "external":
-            return False
+            return self._out_of_time()
         if self.config.run.until == "solved" and self.counts.solved:
             return True
         updates = self.config.run.updates
@@ -140,7 +140,7 @@ class Executor:
     def _out_of_time(self) -> bool:
         """Return whether the minutes are over that this call may take."""
         run = self.config.run
-        return run.until != "external" and 0 < 60 * run.minutes <= time.monotonic() - self.called
+        return 0 < 60 * run.minutes <= time.monotonic() - self.called
 
     @property
     def share(self) -> float:
