@@ -130,7 +130,8 @@ def test_a_recipe_may_be_named_after_the_whole_id(tmp_path: Path, env_id: str) -
 def test_a_recipe_of_ones_own_lies_on_top_of_the_general_settings(tmp_path: Path) -> None:
     (tmp_path / "Robot.yaml").write_text("default_algo: ppo\nppo: {algo: {learning_rate: 5.0e-4}}")
     found = resolve_with_sources("my_envs:Robot", recipes=tmp_path)
-    assert found.config.net.normalise and found.config.algo.normalise_reward
+    assert found.config.net.normalise
+    assert found.config.algo.normalise_reward
     assert found.sources["net.normalise"] == "general settings of ppo"
     assert found.sources["algo.learning_rate"] == f"recipe {tmp_path}/Robot.yaml"
     (tmp_path / "Robot.yaml").write_text("default_algo: ppo\nall: {net: {normalise: false}}")
