@@ -34,6 +34,7 @@ MADE = {
     "docs/python.md": ["curve.png", "pole.gif", "runs/logged/metrics.csv"],
     "docs/tuning-laws.md": ["law.npz", "runs/rig", "runs/law/plots/law.png"],
     "docs/your-own-environment.md": ["corridor.gif", "runs/tuned"],
+    "docs/extending/algorithm.md": ["runs/sarsa/checkpoints/best.safetensors"],
     "docs/extending/logger.md": ["runs/told/best.txt"],
 }
 """What some pages leave behind, so that nobody empties one without noticing."""
