@@ -27,12 +27,18 @@ if TYPE_CHECKING:
 class Minibatch:
     """The data that one step of the optimizer learns from: N steps of any lanes."""
 
-    obs: "Tensor"  # [N, ...]
-    action: "Tensor"  # [N, ...]
-    advantage: "Tensor"  # [N], how much each action counts
-    target: "Tensor | None" = None  # [N], lambda-returns for the values; None where the policy learns alone
-    columns: "Mapping[str, Tensor]" = field(default_factory=dict)  # each [N], what actors noted down
+    obs: "Tensor"
+    """Observations [N, ...]."""
+    action: "Tensor"
+    """Actions [N, ...]."""
+    advantage: "Tensor"
+    """How much each action counts [N]."""
+    target: "Tensor | None" = None
+    """Lambda-returns for the values [N]; None where the policy learns alone."""
+    columns: "Mapping[str, Tensor]" = field(default_factory=dict)
+    """What actors noted down, by name, each [N]."""
     action_spec: ActionSpec | None = None
+    """The space of the actions."""
 
     def distribution(self, outputs: "Mapping[str, Tensor]") -> "Distribution":
         """Return the distribution that these outputs describe, with `log_prob` of the actions taken."""
