@@ -12,7 +12,6 @@ from manyhands.core.texts import one_line
 
 PACKAGE = Path(__file__).parents[1]
 STANDARD = Path(sysconfig.get_path("stdlib"))
-INSTALLED = ("site-packages", "dist-packages")
 
 
 @contextmanager
@@ -36,9 +35,8 @@ def failure(what: str, error: Exception) -> OwnCodeError:
     """Return the error to raise from one of the user's code; `what` is what they call it."""
     frames = _own_frames(error)
     place = f"{_shown(frames[-1].filename)}:{frames[-1].lineno}: " if frames else ""
-    return OwnCodeError(
-        f"{place}{what} failed: {type(error).__name__}: {one_line(' '.join(str(error).split()))}"
-    )
+    text = one_line(" ".join(str(error).split()))
+    return OwnCodeError(f"{place}{what} failed: {type(error).__name__}: {text}")
 
 
 def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
@@ -47,7 +45,7 @@ def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
 
 def _is_own(file: str) -> bool:
     path = Path(file)
-    libraries = path.is_relative_to(STANDARD) or any(part in INSTALLED for part in path.parts)
+    libraries = path.is_relative_to(STANDARD) or bool({"site-packages", "dist-packages"} & {*path.parts})
     return not (libraries or path.is_relative_to(PACKAGE) or file.startswith("<frozen"))
 
 

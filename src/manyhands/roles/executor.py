@@ -27,9 +27,6 @@ LOG_INTERVAL = 0.25
 LOG_ROWS = 4000
 """A run of n seconds writes a row every n / LOG_ROWS seconds: a day's metrics fit on a few megabytes."""
 
-NOTHING = -1
-"""The version of no weights."""
-
 
 class Executor:
     """One run. Knows neither which channel it has nor which algorithm.
@@ -73,7 +70,7 @@ class Executor:
         self.testing = Testing(self, save_best)
         self.last_row: dict[str, Any] = {}
         self.last_log = 0.0
-        self.logged = NOTHING  # the version whose row was written last
+        self.logged: int | None = None  # the version whose row was written last
         self.last_save = self.started = self.called = time.monotonic()
 
     def resume(
@@ -124,7 +121,7 @@ class Executor:
         interrupted = self.stopping or self.ended
         if self._out_of_time() and self.weights.version and not interrupted and self.testing.is_due():
             self.testing.run()  # of what was learned before time was up
-            self.logged = NOTHING
+            self.logged = None
         if self.last_row and self.logged != self.weights.version:
             self.listener.progress(self.last_row, self)
         self._save()
