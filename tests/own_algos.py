@@ -85,5 +85,74 @@ class FailingActing(Sarsa):
         return outputs["worth"]
 
 
+class FailingLoss(Sarsa):
+    """Raises."""
+
+    def loss(self, outputs: Any, batch: Minibatch) -> Any:
+        return outputs["values"].no_such_method()
+
+
+class FailingValue(Sarsa):
+    """Raises."""
+
+    def value(self, outputs: Any) -> Any:
+        return outputs["nothing"]
+
+
+class FailingHeads(Sarsa):
+    """Raises."""
+
+    heads = {"values": lambda space: space.no_such_size}  # noqa: RUF012
+
+
+class HalfHeads(Sarsa):
+    """Has no whole number of outputs."""
+
+    heads = {"values": lambda space: space.n / 2}  # noqa: RUF012
+
+
+class FailingNote(Sarsa):
+    """Raises."""
+
+    def note(self, outputs: Any, action: Any) -> Any:
+        raise IndexError("two\nlines")
+
+
+class FlatValue(Sarsa):
+    """Keeps an axis too many."""
+
+    def value(self, outputs: Any) -> Any:
+        return super().value(outputs)[:, None]
+
+
+class NoLoss(Sarsa):
+    """Forgets to return."""
+
+    def loss(self, outputs: Any, batch: Minibatch) -> Any:
+        return None
+
+
+class RowLoss(Sarsa):
+    """Forgets the mean."""
+
+    def loss(self, outputs: Any, batch: Minibatch) -> Any:
+        return outputs["values"].amax(-1)
+
+
+class ConstantLoss(Sarsa):
+    """Cuts the gradient."""
+
+    def loss(self, outputs: Any, batch: Minibatch) -> Any:
+        return outputs["values"].mean().detach()
+
+
+class TellingLoss(Sarsa):
+    """Tells plain numbers."""
+
+    def loss(self, outputs: Any, batch: Minibatch) -> Any:
+        loss, _ = super().loss(outputs, batch)
+        return loss, {"plain": 3, "tensor": loss}
+
+
 class NoAlgorithm:
     """Something else."""

@@ -77,6 +77,36 @@ class Failing(Chain):
         return obs, reward, terminated, truncated, facts
 
 
+class Old(Chain):
+    """A chain by the interface that Gymnasium had before: `what` of it."""
+
+    def __init__(self, what: str, limited: bool = False) -> None:
+        super().__init__()
+        self.what, self.limited = what, limited
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if self.what == "seed":
+            raise TypeError("Old.reset() got an unexpected keyword argument 'seed'")
+        found = super().reset(seed=seed)
+        return found[0] if self.what == "reset" else found
+
+    def step(self, action: int) -> Any:
+        found = super().step(action)
+        return (*found[:2], found[2] or found[3], {}) if self.what == "step" else found
+
+
+def limited_old(what: str) -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.TimeLimit(Old(what), 20)
+
+
+class Spaceless(Chain):
+    """Forgets its spaces."""
+
+    def __init__(self, which: str) -> None:
+        super().__init__()
+        delattr(self, which)
+
+
 class Unrepeatable(Chain):
     """Ignores its seed, so no episode can be played again."""
 

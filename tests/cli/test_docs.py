@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,12 @@ from doc_pages import (
     save,
 )
 
+from manyhands.algos import LearnerSetup, Minibatch, OnPolicyConfig
 from manyhands.averaging.network import Network
+from manyhands.channels.base import WorkerStatus
+from manyhands.core.events import FaultReport
+from manyhands.core.networks import Conv, Dense
+from manyhands.runs.callbacks import RunEvent
 
 ADDRESS = "amqp://manyhands:PASSWORD@127.0.0.1:5672/"
 MADE = {
@@ -34,6 +40,7 @@ MADE = {
     "docs/python.md": ["curve.png", "pole.gif", "runs/logged/metrics.csv"],
     "docs/tuning-laws.md": ["law.npz", "runs/rig", "runs/law/plots/law.png"],
     "docs/your-own-environment.md": ["corridor.gif", "runs/tuned"],
+    "docs/extending/algorithm.md": ["runs/sarsa/checkpoints/best.safetensors"],
     "docs/extending/logger.md": ["runs/told/best.txt"],
 }
 """What some pages leave behind, so that nobody empties one without noticing."""
@@ -183,6 +190,28 @@ def test_the_documentation_builds_and_asks_the_network_for_nothing(tmp_path: Pat
     settings = (tmp_path / "site" / "settings.html").read_text()
     assert "algo.gae_lambda" in settings
     assert "How far advantages look ahead" in settings
+    api = (tmp_path / "site" / "api.html").read_text()
+    missing = [name for name in fields_in_the_api() if f'id="manyhands.{name}"' not in api]
+    assert not missing
+
+
+def fields_in_the_api() -> list[str]:
+    shown = {
+        "algos.on_policy": (Minibatch, OnPolicyConfig),
+        "algos.algorithm": (LearnerSetup,),
+        "channels.base": (WorkerStatus,),
+        "core.events": (FaultReport,),
+        "core.networks": (Dense, Conv),
+        "runs.callbacks": (RunEvent,),
+    }
+    named = [
+        f"{module}.{kind.__name__}.{field.name}"
+        for module, kinds in shown.items()
+        for kind in kinds
+        for field in fields(kind)
+        if not (kind is RunEvent and field.name in ("numbers", "stopped"))
+    ]
+    return [*named, "core.errors.UsageError", "core.errors.EnvError", "core.errors.RunError"]
 
 
 def test_make_targets_exist() -> None:

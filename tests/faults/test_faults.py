@@ -16,9 +16,12 @@ import pytest
 from brokers import hears_hangups
 
 import manyhands
+from manyhands.collect.episodes import EpisodePlayer
 from manyhands.config.resolve import merge
 from manyhands.config.settings import Config
-from manyhands.core.errors import EnvError
+from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import EnvError, UsageError
+from manyhands.runs.plan import plan
 from manyhands.runs.store import LAST, Run
 from manyhands.runs.training import train
 from manyhands.runs.view import View
@@ -381,6 +384,53 @@ def test_an_environment_that_breaks_its_contract_is_named(
         )
     assert "lane" in str(caught.value)
     assert "seed" in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("env", ["Old", "limited_old"])
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            "step",
+            r"step returned 4 values, not \(observation, reward, terminated, truncated, info\); wr",
+        ),
+        ("reset", r"reset returned ndarray alone, not \(observation, info\); wrap it"),
+        ("seed", r"reset takes no seed; it must be reset\(self, \*, seed=None, options=None\); wrap it"),
+    ],
+)
+def test_an_environment_by_the_old_interface_ends_the_run_at_once(
+    tmp_path: Path, env: str, what: str, said: str, workers: int
+) -> None:
+    with pytest.raises(EnvError, match=rf"^small_envs:{env} broke its contract: {said}") as caught:
+        train(
+            config(f"small_envs:{env}", env={"kwargs": {"what": what}}, run={"workers": workers}),
+            directory=tmp_path / "run",
+        )
+    assert "\n" not in str(caught.value)
+    assert not [event for event in Run(tmp_path / "run").events() if event["kind"] == "fault"]
+
+
+@pytest.mark.parametrize("what", ["step", "reset"])
+def test_cores_that_learn_refuse_the_old_interface(tmp_path: Path, what: str) -> None:
+    given = {"env": {"kwargs": {"what": what}}}
+    with pytest.raises(EnvError, match=rf"small_envs:Old broke its contract: {what} returned"):
+        manyhands.train("small_envs:Old", "a3c", workers=1, settings=given, directory=tmp_path / "run")
+
+
+@pytest.mark.parametrize("what", ["step", "reset"])
+def test_a_test_refuses_the_old_interface(what: str) -> None:
+    env = EnvConfig("small_envs:Old", {"what": what})
+    planned = plan(Config(env=env))
+    player = EpisodePlayer(env, planned.spec, planned.task.layout.action, lanes=1)
+    with pytest.raises(EnvError, match=rf"small_envs:Old broke its contract: {what} returned"):
+        player.play(planned.first_weights(), 1, seed=1)
+
+
+@pytest.mark.parametrize("which", ["observation_space", "action_space"])
+def test_an_environment_without_a_space_is_told_to_have_one(which: str) -> None:
+    with pytest.raises(UsageError, match=rf"^Spaceless has no {which}; set self.{which} to one of gymnasium"):
+        plan(Config(env=EnvConfig("small_envs:Spaceless", {"which": which})))
 
 
 def test_an_unrepeatable_environment_is_resumed_with_new_episodes_and_this_is_said(tmp_path: Path) -> None:

@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from manyhands.averaging.child import Exchanger
+from manyhands.averaging.child import Exchanger, own_config
 from manyhands.averaging.limits import MAX_ENVS, MAX_MESSAGE_MB
 from manyhands.averaging.link import Link
 from manyhands.averaging.listening import ListenConfig
 from manyhands.averaging.maths import BLOCK, FORMATS, Feedback, Format, dequantise, quantise, within
 from manyhands.averaging.protocol import DEFAULT_ALGO, AveragingConfig
+from manyhands.averaging.welcome import Welcome
 from manyhands.cli.averaging import add_child, add_parent
 from manyhands.cli.options import Parser
+from manyhands.config.settings import Config
 from manyhands.core import wire
 from manyhands.core.arrays import Float32
 from manyhands.core.errors import WireError
@@ -201,3 +203,11 @@ def test_a_child_slows_down_with_its_parents_exchanges() -> None:
         left.append(exchanger.horizon.left(0))
         exchanger.after(learner, [])
     assert left == pytest.approx([0.9, 0.9, 0.8, 0.8, 0.6, 0.6])
+
+
+def test_a_child_ends_with_its_parent_whatever_the_parents_own_limits_are() -> None:
+    config = Config.from_plain({"run": {"minutes": 0.1, "steps": 5, "updates": 3}})
+    spec = NetSpec((2,), (Head("policy", 2), Head("value", 1)))
+    first = Weights(0, np.zeros(spec.size, np.float32), spec.schema, {})
+    run = own_config(Welcome(config, spec, AveragingConfig(), first), 2, 1).run
+    assert (run.until, run.minutes, run.updates) == ("external", 0.0, 0)

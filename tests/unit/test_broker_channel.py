@@ -12,12 +12,13 @@ from test_strangers import Quiet
 
 from manyhands.channels.amqp import executor as amqp
 from manyhands.channels.amqp import joined as amqp_joined
+from manyhands.channels.amqp import refusals
 from manyhands.channels.amqp.executor import AmqpChannel
 from manyhands.channels.amqp.joined import JoinedChannel
-from manyhands.channels.amqp.messages import Gone, Held, Report, Settled, Unplayed
+from manyhands.channels.amqp.messages import Gone, Held, Report, Settled, Unplayed, Words
 from manyhands.config.settings import Config
 from manyhands.core import payloads, wire
-from manyhands.core.events import CrashSite, Event, LearnedElsewhere, WorkerLost
+from manyhands.core.events import CrashSite, Event, LearnedElsewhere, Notice, WorkerLost
 from manyhands.core.heartbeat import TESTING
 from manyhands.core.lanes import ShardState
 from manyhands.core.orders import EvalOrder, Order, Task
@@ -84,6 +85,44 @@ def test_a_malformed_order_comes_back_as_a_fault(channel: AmqpChannel, order: Or
     (lost,) = events(channel)
     assert isinstance(lost, WorkerLost)
     assert (lost.orders, lost.fault) == ((order,), True)
+
+
+def reminder(channel: AmqpChannel) -> str:
+    """What is said after a while in which orders wait."""
+    channel.presence.reminded = channel.presence.probed = -1e9
+    (notice,) = [event for event in events(channel) if isinstance(event, Notice) and event.worker == "broker"]
+    return notice.text
+
+
+def refuses(channel: AmqpChannel, process: str, text: str) -> None:
+    words = Words(f"{process}.1", f"cannot play: {text}").to_message("refuse")
+    channel.hearing.hear_letter(words, None)
+    assert [notice.text for notice in events(channel) if isinstance(notice, Notice)] == [words.meta["text"]]
+
+
+def test_an_executor_says_why_the_workers_that_are_there_do_not_play(
+    channel: AmqpChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel.order(Order(0, 0, 0))
+    assert reminder(channel) == "there is no worker; start one: manyhands worker amqp://nowhere/"
+    missing = "small_envs:Chain is not allowed here; start this with --allow small_envs:Chain"
+    for process in (FIRST, "manyhands.player.a.2-1", SECOND):
+        refuses(channel, process, missing)
+    assert reminder(channel) == (
+        "2 workers are there, none may play small_envs:Chain; start one with --allow small_envs:Chain: "
+        "manyhands worker amqp://nowhere/ --allow small_envs:Chain"
+    )
+    monkeypatch.setattr(refusals, "GONE", -1.0)
+    assert reminder(channel).startswith("there is no worker")
+
+
+def test_other_reasons_of_workers_are_repeated(channel: AmqpChannel) -> None:
+    channel.order(Order(0, 0, 0))
+    refuses(channel, FIRST, "cannot import small_envs for its environment: No module named 'small_envs'")
+    assert reminder(channel) == (
+        "1 worker is there, and cannot play small_envs:Chain: cannot import small_envs for its environment: "
+        "No module named 'small_envs'"
+    )
 
 
 def answer(task: Task) -> Trajectory:

@@ -12,6 +12,7 @@ from small_envs import Failing
 import manyhands
 from manyhands.cli import main as cli
 from manyhands.core.errors import RunError, UsageError
+from manyhands.roles import executor
 from manyhands.runs.callbacks import RunEvent
 from manyhands.runs.store import LAST, Run
 
@@ -102,6 +103,28 @@ def test_what_callbacks_log_is_in_the_metrics_and_in_every_logger(tmp_path: Path
     assert table[-1]["own/last"] == "7.0"
     assert "own/bad" not in table[0]
     assert "1.5" in [row["mine/gap"] for row in table]
+
+
+@pytest.mark.parametrize("interval", [0.0, 1e9])
+def test_the_last_row_stands_once_and_has_what_was_logged_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: float
+) -> None:
+    monkeypatch.setattr(executor, "LOG_INTERVAL", interval)
+
+    def log(event: RunEvent) -> None:
+        if event.kind == "update":
+            event.log(newest=event.version)
+            if event.version == 1:
+                event.log(once=11)
+            if event.version == 3:
+                event.stop()
+
+    run = short_run(tmp_path / "run", callbacks=log)
+    assert run.status()["status"] == "stopped"
+    versions = [row["version"] for row in run.rows() if "version" in row]
+    assert versions == ([1, 2, 3] if interval == 0 else [3])
+    assert run.metrics()["newest"][-1] == 3
+    assert run.metrics().last("once") == 11
 
 
 @pytest.mark.parametrize(

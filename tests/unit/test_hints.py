@@ -9,12 +9,15 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from small_envs import Chain
 
+import manyhands
 from manyhands.cli import main as cli
 from manyhands.config.resolve import resolve
 from manyhands.core.errors import UsageError
 from manyhands.core.texts import figures
 from manyhands.envs.describe import describe
+from manyhands.roles.daemon import Daemon
 from manyhands.runs.store import Run
 from manyhands.runs.view import View
 from manyhands.system.program import program
@@ -100,3 +103,29 @@ class Stacked(gymnasium.Env[Any, Any]):
 def test_images_in_a_fourth_dimension_are_refused() -> None:
     with pytest.raises(UsageError, match=r"\(4, 64, 64, 3\) are not supported.*ReshapeObservation"):
         describe(Stacked())
+
+
+def test_an_environment_that_a_broker_takes_by_name_only_is_named(tmp_path: Path) -> None:
+    for env, said in (
+        (Chain, 'give the environment by its name, "small_envs:Chain", and start workers with --allow small'),
+        (lambda: Chain(), "give the environment as a Gymnasium id or module:callable"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            manyhands.train(env, channel="amqp://nobody:none@127.0.0.1:9/", directory=tmp_path / "run")
+
+
+def test_a_module_that_is_not_there_is_noticed_when_a_worker_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(Daemon, "check", lambda self: None)
+    monkeypatch.setattr(Daemon, "run", lambda self: 0)
+    (tmp_path / "my_envs.py").write_text("raise SystemExit('imported')")
+    allowed = ["my_envs:Grid", "my_env:Grid", "os.path:*"]
+    cli.main(["worker", "amqp://a:b@127.0.0.1:9/", *(word for name in allowed for word in ("--allow", name))])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"manyhands: --allow my_env:Grid: there is no module my_env here, neither in {tmp_path} nor installed"
+        "; did you mean my_envs?"
+    )

@@ -10,6 +10,7 @@ from toys import Clock
 import manyhands
 from manyhands.config.settings import Config
 from manyhands.core.errors import UsageError
+from manyhands.runs.callbacks import RunEvent
 
 SECONDS = 0.5
 GIVEN: dict[str, Any] = {
@@ -51,6 +52,28 @@ def test_a_rollout_that_takes_longer_is_not_waited_for(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
     assert run.status()["steps"] == 0
     assert run.status()["tested_at"] == -1, "nothing was learned that could be tested"
+
+
+def test_a_run_that_others_end_heeds_its_minutes_and_nothing_else(tmp_path: Path) -> None:
+    def stop_after_an_hour(event: RunEvent) -> None:
+        if event.seconds > 60:
+            event.stop()
+
+    run = manyhands.train(
+        Clock,
+        workers=0,
+        minutes=SECONDS / 60,
+        steps=1,
+        until="external",
+        settings=GIVEN,
+        callbacks=[stop_after_an_hour],
+        directory=tmp_path / "run",
+    )
+    assert run.status()["status"] == "finished"
+    assert SECONDS <= run.status()["seconds"] < 60
+    assert run.status()["steps"] > 1
+    again = manyhands.train(Clock, resume=run.path)
+    assert again.status()["seconds"] >= 2 * SECONDS
 
 
 @pytest.mark.parametrize("minutes", [-1, float("nan"), float("inf")])

@@ -1,17 +1,20 @@
-"""Filming where nothing can be drawn on: one line that says what to try."""
+"""Filming where nothing can be drawn: one line that says what to try."""
 
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 from toys import Clock
 
+from manyhands.config.settings import Config
+from manyhands.core.env_config import EnvConfig
 from manyhands.core.errors import UsageError
-from manyhands.runs import video
+from manyhands.runs import store, video
 
 
 class Undrawable(Clock):
@@ -48,3 +51,26 @@ def test_others_are_not_told_of_mujoco(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(UsageError, match="cannot be filmed") as caught:
         video._frame(Undrawable(), "Walker")
     assert "MUJOCO" not in str(caught.value)
+
+
+def keeps_it_to_itself(render_mode: str | None = None) -> Any:
+    return gymnasium.make("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("make_env", "said"),
+    [
+        (
+            lambda: gymnasium.make("CartPole-v1"),
+            "takes no render_mode, so it cannot be filmed; give it that argument and pass it on",
+        ),
+        (keeps_it_to_itself, "asked for render_mode='rgb_array' and has None; pass that argument on"),
+    ],
+)
+def test_a_callable_that_does_not_pass_the_render_mode_on_is_told_to(
+    tmp_path: Path, make_env: Any, said: str
+) -> None:
+    run = store.create(tmp_path / "run", Config(env=EnvConfig("my_envs:short_pole")))
+    with pytest.raises(UsageError, match=r"^my_envs:short_pole ") as caught:
+        video._make(run, make_env)
+    assert str(caught.value).endswith(said)

@@ -81,11 +81,57 @@ def test_others_name_only_what_is_allowed_here() -> None:
         ("NoActing", "CartPole-v1", r"has heads of its own \(values\), so it must define act"),
         ("BadActing", "CartPole-v1", r"act returned float32 of shape \(8, 2\); it must return one action"),
         ("FailingActing", "CartPole-v1", r"own_algos:FailingActing.act failed: KeyError: 'worth'"),
+        *(
+            (name, "CartPole-v1", rf"^(tests/)?own_algos\.py:\d+: {what}$")
+            for name, what in (
+                ("FailingActing", "own_algos:FailingActing.act failed: KeyError: 'worth'"),
+                ("FailingNote", "own_algos:FailingNote.note failed: IndexError: two lines"),
+                ("FailingLoss", "FailingLoss.loss failed: AttributeError: .*'no_such_method'"),
+                ("FailingValue", "FailingValue.value failed: KeyError: 'nothing'"),
+                ("FailingHeads", r"FailingHeads.heads\['values'\] failed: AttributeError: .*no_such_size.*"),
+            )
+        ),
+        ("HalfHeads", "CartPole-v1", r"^HalfHeads.heads\['values'\] returned 1.0; it must return a size"),
+        ("FlatValue", "CartPole-v1", r"^FlatValue.value returned shape \(\d+, 1\); .* return a tensor \[N\]"),
+        *(
+            (name, "CartPole-v1", rf"^{name}.loss returned {what}.*; it must return a scalar tensor \(and, ")
+            for name, what in (
+                ("NoLoss", "NoneType"),
+                ("RowLoss", r"a tensor of shape \(\d+,\)"),
+                ("ConstantLoss", "a tensor without a gradient"),
+            )
+        ),
     ],
 )
 def test_what_is_wrong_with_one_is_said_in_a_line(tmp_path: Path, name: str, env: str, said: str) -> None:
     with pytest.raises(ManyhandsError, match=said):
         manyhands.train(env, f"own_algos:{name}", workers=0, steps=2048, directory=tmp_path / "run")
+
+
+def test_a_loss_may_tell_plain_numbers(tmp_path: Path) -> None:
+    run = manyhands.train(
+        "CartPole-v1", "own_algos:TellingLoss", workers=0, steps=2048, directory=tmp_path / "run"
+    )
+    assert run.metrics().last("plain") == 3
+    assert run.metrics().last("tensor") > 0
+
+
+@pytest.mark.parametrize("name", ["FailingLoss", "FailingActing"])
+def test_what_fails_is_shown_whole_on_request(tmp_path: Path, name: str) -> None:
+    words = ["train", "CartPole-v1", "--algo", f"own_algos:{name}", "--workers", "1", "--steps", "2048"]
+    done = subprocess.run(
+        [sys.executable, "-m", "manyhands", *words, "--quiet", "--debug", "--dir", str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    method, line = {
+        "FailingLoss": ("loss", "no_such_method()"),
+        "FailingActing": ("act", 'outputs["worth"]'),
+    }[name]
+    assert f"in {method}\n    return outputs" in done.stderr
+    assert line in done.stderr
 
 
 def test_nobody_plays_at_random_beside_one_that_acts(tmp_path: Path) -> None:

@@ -50,6 +50,18 @@ def test_numbers_that_no_array_can_hold_are_nan(tmp_path: Path) -> None:
     assert (metrics["huge"][1], metrics["none"][1]) == (2, 3)
 
 
+def test_the_last_number_of_a_name_is_of_the_last_row_that_has_it(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    numbers: list[dict[str, Any]] = [{"loss": 0.5, "bad": None}, {"loss": 0.25}, {"mine": 9}]
+    rows = [{"steps": number, "seconds": 0.5, **row} for number, row in enumerate(numbers)]
+    run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    metrics = run.metrics()
+    assert (metrics.last("loss"), metrics.last("mine"), metrics.last("steps")) == (0.25, 9.0, 2.0)
+    assert np.isnan(metrics.last("bad"))
+    with pytest.raises(UsageError, match=r"no numbers called 'los'; there are .*; did you mean loss\?"):
+        metrics.last("los")
+
+
 def test_a_frame_has_the_same_columns_and_needs_pandas(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = trained.metrics().frame()
     assert list(frame.columns) == list(trained.metrics())

@@ -117,6 +117,31 @@ def test_an_environment_of_ones_own_has_the_recipe_of_its_callable(tmp_path: Pat
     assert recipe("my_envs:CartPole", None, tmp_path) == ()
 
 
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "ALE/Pong-v5", "my_envs:Grid-v2"])
+def test_a_recipe_may_be_named_after_the_whole_id(tmp_path: Path, env_id: str) -> None:
+    name = env_id.rpartition(":")[2].rpartition("/")[2]
+    (tmp_path / f"{name}.yaml").write_text("default_algo: dqn")
+    assert resolve(env_id, recipes=tmp_path).run.algo == "dqn"
+    shorter = "Atari" if env_id.startswith("ALE/") else name.partition("-")[0]
+    (tmp_path / f"{shorter}.yaml").write_text("default_algo: a2c")
+    assert resolve(env_id, recipes=tmp_path).run.algo == "dqn", "the whole id wins"
+
+
+def test_a_recipe_of_ones_own_lies_on_top_of_the_general_settings(tmp_path: Path) -> None:
+    (tmp_path / "Robot.yaml").write_text("default_algo: ppo\nppo: {algo: {learning_rate: 5.0e-4}}")
+    found = resolve_with_sources("my_envs:Robot", recipes=tmp_path)
+    assert found.config.net.normalise
+    assert found.config.algo.normalise_reward
+    assert found.sources["net.normalise"] == "general settings of ppo"
+    assert found.sources["algo.learning_rate"] == f"recipe {tmp_path}/Robot.yaml"
+    (tmp_path / "Robot.yaml").write_text("default_algo: ppo\nall: {net: {normalise: false}}")
+    found = resolve_with_sources("my_envs:Robot", recipes=tmp_path)
+    assert not found.config.net.normalise
+    assert found.sources["net.normalise"] == f"recipe {tmp_path}/Robot.yaml"
+    (tmp_path / "CartPole.yaml").write_text("default_algo: ppo\nppo: {algo: {learning_rate: 5.0e-4}}")
+    assert not resolve("CartPole-v1", recipes=tmp_path).net.normalise, "as the built-in one"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -26,13 +26,21 @@ class LearnerSetup:
     """The parts that a learner is made from."""
 
     spec: NetSpec
+    """The network."""
     layout: Layout
+    """What a rollout holds, and in which shapes."""
     shards: int
-    weights: Weights  # to start with
+    """Groups of lanes, each of which sends one trajectory for every update."""
+    weights: Weights
+    """What it starts with."""
     seed: int
+    """The run's seed."""
     horizon: Horizon
-    directory: Path | None = None  # where what is too large for memory may lie
-    memory: Any = None  # what the cores of this machine share, for algorithms that learn on them
+    """How long the run may last."""
+    directory: Path | None = None
+    """Where what is too large for memory may lie."""
+    memory: Any = None
+    """What the cores of this machine share, for algorithms that learn on them."""
 
 
 class Algorithm:

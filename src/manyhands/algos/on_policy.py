@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from manyhands.algos.algorithm import Algorithm, LearnerSetup
 from manyhands.config.settings import Config, NetConfig
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 from manyhands.core.checks import not_negative, positive, unit
-from manyhands.core.errors import UsageError
+from manyhands.core.errors import OwnCodeError, UsageError
 from manyhands.core.networks import NetSpec
+from manyhands.core.own_code import failure
 from manyhands.core.roles import Learner
 from manyhands.core.spaces import Spaces
 from manyhands.core.trajectories import Trajectory
@@ -27,12 +30,18 @@ if TYPE_CHECKING:
 class Minibatch:
     """The data that one step of the optimizer learns from: N steps of any lanes."""
 
-    obs: "Tensor"  # [N, ...]
-    action: "Tensor"  # [N, ...]
-    advantage: "Tensor"  # [N], how much each action counts
-    target: "Tensor | None" = None  # [N], lambda-returns for the values; None where the policy learns alone
-    columns: "Mapping[str, Tensor]" = field(default_factory=dict)  # each [N], what actors noted down
+    obs: "Tensor"
+    """Observations [N, ...]."""
+    action: "Tensor"
+    """Actions [N, ...]."""
+    advantage: "Tensor"
+    """How much each action counts [N]."""
+    target: "Tensor | None" = None
+    """Lambda-returns for the values [N]; None where the policy learns alone."""
+    columns: "Mapping[str, Tensor]" = field(default_factory=dict)
+    """What actors noted down, by name, each [N]."""
     action_spec: ActionSpec | None = None
+    """The space of the actions."""
 
     def distribution(self, outputs: "Mapping[str, Tensor]") -> "Distribution":
         """Return the distribution that these outputs describe, with `log_prob` of the actions taken."""
@@ -106,7 +115,21 @@ class OnPolicy(Algorithm):
         return super().action_spec(space.with_spread(net.squash, net.state_std), net, name)
 
     def network(self, net: NetConfig, spaces: Spaces) -> NetSpec:
-        return own_heads(net, spaces, self.heads) if self.heads else actor_critic(net, spaces)
+        if not self.heads:
+            return actor_critic(net, spaces)
+        sizes = {name: self._size(name, spaces.action.space) for name in self.heads}
+        return own_heads(net, spaces, sizes)
+
+    def _size(self, head: str, space: Any) -> int:
+        """Return the size of a head of its own."""
+        where = f"{type(self).__name__}.heads[{head!r}]"
+        try:
+            size = self.heads[head](space)
+        except Exception as error:
+            raise failure(where, error) from error
+        if not isinstance(size, int | np.integer) or size < 1:
+            raise OwnCodeError(f"{where} returned {size!r:.100}; it must return a size, 1 or more")
+        return int(size)
 
     def check(self, config: Config, spaces: Spaces) -> None:
         if self.heads and "policy" not in self.heads and not self.acts():

@@ -1,6 +1,7 @@
 """The network, optimizer and statistics that on-policy algorithms learn with."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,10 @@ from manyhands.algos.batches import Batch, Losses, ranked, rows
 from manyhands.algos.distributions import Distribution, distribution
 from manyhands.algos.on_policy import Minibatch, OnPolicy, OnPolicyConfig, normalised
 from manyhands.core.arrays import Array, Float32
+from manyhands.core.errors import OwnCodeError
+from manyhands.core.own_code import own_code
 from manyhands.core.seeding import LEARN, hash_seed
+from manyhands.core.texts import one_line
 from manyhands.core.trajectories import ReplayChunk, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.nets.adam import Adam
@@ -23,6 +27,10 @@ CHUNK = 8192
 """Rows of one forward pass outside of learning."""
 IMAGES = 256
 """Rows of such a pass over images: what the convolutions make of them then fits a core's cache better."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
 class OnPolicyLearner:
@@ -47,7 +55,7 @@ class OnPolicyLearner:
         self.running: dict[int, Array] = {}  # discounted return so far, by shard
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        with torch_threads(self.common.threads):
+        with torch_threads(self.common.threads), own_code(type(self.algorithm).__name__):
             return self.algorithm.learn(self, trajectories)
 
     def average_into(self, vector: Float32, share: float) -> None:
@@ -98,7 +106,14 @@ class OnPolicyLearner:
     def _value(self, obs: Tensor) -> Tensor:
         names = ("value",) if "value" in self.heads else self.heads
         outputs = dict(zip(names, self.net.forward(obs, *names), strict=True))
-        return self.algorithm.value(outputs)
+        value = self.algorithm.value(outputs)
+        if not isinstance(value, Tensor) or value.shape != (len(obs),):
+            given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise OwnCodeError(
+                f"{type(self.algorithm).__name__}.value returned {given}; it must return a tensor [N], here "
+                f"({len(obs)},)"
+            )
+        return value
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return log pi(action) under the present policy, [N]."""
@@ -163,8 +178,7 @@ class OnPolicyLearner:
     ) -> tuple[Losses, dict[str, Tensor]]:
         """Return the same by differentiating the loss, as a function of the outputs alone."""
         leaves = {name: output.detach().clone().requires_grad_() for name, output in outputs.items()}
-        loss = self.algorithm.loss(leaves, batch)
-        loss, told = loss if isinstance(loss, tuple) else (loss, {})
+        loss, told = self._checked(self.algorithm.loss(leaves, batch))
         wanted = list(leaves.values())
         found = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
@@ -172,8 +186,27 @@ class OnPolicyLearner:
             error = None
             if "value" in outputs and batch.target is not None:
                 error = outputs["value"] - batch.target[:, None]
-            seen = {name: number.detach() for name, number in told.items()}
+            seen = {name: torch.as_tensor(number).detach() for name, number in told.items()}
         return Losses(policy, error, seen), dict(zip(leaves, found, strict=True))
+
+    def _checked(self, returned: Any) -> tuple[Tensor, Mapping[str, Any]]:
+        """Return what the loss returned as a loss and numbers; refuse what cannot be differentiated."""
+        loss, told = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
+        given = ""
+        if not isinstance(loss, Tensor):
+            given = type(loss).__name__
+        elif loss.numel() != 1:
+            given = f"a tensor of shape {tuple(loss.shape)}"
+        elif not loss.requires_grad:
+            given = "a tensor without a gradient, which does not depend on the outputs"
+        elif not (isinstance(told, Mapping) and all(map(_is_number, told.values()))):
+            given = f"{one_line(told, 100)} beside the loss"
+        if given:
+            raise OwnCodeError(
+                f"{type(self.algorithm).__name__}.loss returned {given}; it must return a scalar tensor "
+                "(and, if you like, a dict of numbers)"
+            )
+        return loss, told
 
     def update_value(self, batch: Minibatch) -> Tensor:
         """Do the value's part of `update`; return its errors [N]."""

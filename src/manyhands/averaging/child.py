@@ -110,6 +110,7 @@ def own_config(welcome: Welcome, cores: int, seed: int, memory: float = math.inf
         workers=cores,
         seed=seed,
         until="external",
+        minutes=0.0,
         updates=0,
         test_every=10**12,
         checkpoint_every=1e9,

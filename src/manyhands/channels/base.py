@@ -16,11 +16,17 @@ class WorkerStatus:
     """A worker as the executor sees it."""
 
     name: str
-    quiet: float  # seconds since it last made progress
+    """What the run calls it."""
+    quiet: float
+    """Seconds since it last made progress."""
     busy: bool
-    host: str = ""  # the rest is known of workers on other machines
-    speed: float = 0.0  # steps/s
-    version: int = -1  # of the weights it played with last
+    """Whether it has orders."""
+    host: str = ""
+    """Its machine; like the rest known of workers on other machines."""
+    speed: float = 0.0
+    """Steps in a second."""
+    version: int = -1
+    """The weights that it played with last."""
 
 
 class ExecutorChannel(Protocol):

@@ -17,6 +17,7 @@ COMMANDS = {
     "train": ("train", "train an agent"),
     "settings": ("settings", "every setting, its value, where that comes from, and what it means"),
     "recipe": ("settings", "an environment's tuned settings, as a file to change"),
+    "check": ("check", "what is wrong with an environment, before a run finds out"),
     "eval": ("judge", "play whole episodes with a run's agent and report the scores"),
     "play": ("judge", "record a video of a run's agent"),
     "worker": ("serve", "play for whatever run a broker brings"),
@@ -40,6 +41,7 @@ examples:
   manyhands train CartPole-v1 --algo a2c --seed 3     another algorithm, another seed
   manyhands train ALE/Breakout-v5                     an Atari game from its pixels
   manyhands train my_module:make_env --workers 2      your own environment
+  manyhands check my_module:make_env                  is it sound, and how fast?
   manyhands settings LunarLander-v3 --algo ppo        every setting, and where its value comes from
   manyhands train --resume LunarLander-v3-ppo-1       go on where a run stopped
   manyhands eval LunarLander-v3-ppo-1 --episodes 500  judge the agent

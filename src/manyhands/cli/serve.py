@@ -10,6 +10,7 @@ from typing import Any
 
 from manyhands.cli.options import add_allow, add_debug
 from manyhands.core.errors import RunError, UsageError
+from manyhands.envs.importing import missing_module
 from manyhands.system.program import program
 
 
@@ -71,6 +72,9 @@ def worker(options: argparse.Namespace) -> None:
         raise UsageError(f"--name {name!r} must be letters, digits, dots, dashes and underscores")
     procs = usable_cores() if options.procs is None else options.procs
     memory = default_memory(procs) if options.max_memory is None else options.max_memory
+    for pattern in options.allow:
+        if (warning := missing_module(pattern)) is not None:
+            print(f"manyhands: {warning}", file=sys.stderr, flush=True)
     limits = OwnLimits(memory, options.max_lanes, options.max_message)
     daemon = Daemon(url, procs, name, options.once, options.allow, limits)
     daemon.check()

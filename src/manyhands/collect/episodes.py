@@ -18,6 +18,7 @@ from manyhands.core.seeding import TEST, action_stream, hash_seed, trial_seed
 from manyhands.core.weights import Weights
 from manyhands.envs import make as envs
 from manyhands.envs.codec import codec
+from manyhands.envs.contract import begin, is_wrong_step, wrong_step
 from manyhands.envs.describe import describe
 
 LANES = 16
@@ -117,10 +118,16 @@ class EpisodePlayer:
         self.progress[LANE], self.progress[EPISODE] = lane, episode
         self.progress[BEATS] += 1
         try:
-            obs, reward, terminated, truncated, _ = self.envs[lane].step(action)
+            stepped = self.envs[lane].step(action)
         except Exception as error:
+            if is_wrong_step(error):
+                raise EnvError(f"{self.env.id} broke its contract: {wrong_step((None,) * 4)}") from error
             self._replace(lane, seed, episode, error)
             return None
+        try:
+            obs, reward, terminated, truncated, _ = stepped
+        except (TypeError, ValueError):
+            raise EnvError(f"{self.env.id} broke its contract: {wrong_step(stepped)}") from None
         self.encode(obs, self.obs[lane])
         try:
             return float(reward), terminated or truncated
@@ -133,7 +140,9 @@ class EpisodePlayer:
             self.progress[LANE], self.progress[EPISODE] = lane, episode
             self.progress[BEATS] += 1
             try:
-                obs, _ = self.envs[lane].reset(seed=trial_seed(seed, episode, attempt))
+                obs = begin(self.envs[lane], trial_seed(seed, episode, attempt))
+            except EnvError as error:
+                raise EnvError(f"{self.env.id} broke its contract: {error}") from error
             except Exception as error:
                 self._replace(lane, seed, episode, error)
                 continue

@@ -8,6 +8,7 @@ import numpy as np
 from manyhands.core.orders import Task
 from manyhands.core.seeding import action_stream, env_seed
 from manyhands.envs import make as envs
+from manyhands.envs.contract import begin
 
 NOWHERE = -1
 
@@ -41,9 +42,9 @@ class Lane:
         after_seed = episode % self.per_seed
         goes_on = after_seed > 0 and self.stands_at == episode - 1
         self.stands_at = NOWHERE
-        obs, _ = self.env.reset() if goes_on else self.env.reset(seed=self.seed)
+        obs = begin(self.env, None if goes_on else self.seed)
         for _ in range(0 if goes_on else after_seed):
-            obs, _ = self.env.reset()
+            obs = begin(self.env)
         self.stands_at = episode
         return obs
 

@@ -10,8 +10,9 @@ from manyhands.config import algorithms
 from manyhands.core import decoding
 from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array, Float32
-from manyhands.core.errors import RunError, WireError
+from manyhands.core.errors import OwnCodeError, RunError, WireError
 from manyhands.core.networks import NetSpec
+from manyhands.core.own_code import failure
 from manyhands.core.roles import Actor
 from manyhands.core.weights import Weights
 from manyhands.nets.build import actor
@@ -112,24 +113,29 @@ class OwnPolicy:
         action = np.asarray(chosen)
         whole = self.action.kind == "gaussian" or action.dtype.kind in "iu"
         if action.shape != (count, *self.action.shape) or not whole:
-            raise RunError(
+            raise OwnCodeError(
                 f"{self.action.algo}.act returned {action.dtype} of shape {action.shape}; it must return one "
                 f"action of {self.action.space} for each of {count} rows: {self.action.dtype} of shape "
                 f"{(count, *self.action.shape)}"
             )
         if self.action.kind == "categorical" and ((action < 0) | (action >= self.action.limits)).any():
-            raise RunError(f"{self.action.algo}.act returned an action not in {self.action.space}")
+            raise OwnCodeError(f"{self.action.algo}.act returned an action not in {self.action.space}")
         return action.astype(self.action.dtype, copy=False)
 
     def notes(self, outputs: Outputs, action: Array, columns: tuple[str, ...]) -> Mapping[str, Array]:
         wanted = [name for name in columns if name in self.algorithm.columns]
         if not wanted:
             return {}
-        found = dict(self._ask("note", self._with_free(outputs), action))
+        found = self._ask("note", self._with_free(outputs), action)
+        if not isinstance(found, Mapping):
+            raise OwnCodeError(
+                f"{self.action.algo}.note returned {type(found).__name__}; it must return an array for each "
+                f"of {', '.join(wanted)}, by name"
+            )
         for name in wanted:
             shape = np.shape(found.get(name, ()))
             if shape != action.shape[:2]:
-                raise RunError(
+                raise OwnCodeError(
                     f"{self.action.algo}.note returned {name} of shape {shape}, not {action.shape[:2]}"
                 )
         return {name: np.asarray(found[name], np.float32) for name in wanted}
@@ -142,5 +148,4 @@ class OwnPolicy:
         try:
             return getattr(self.algorithm, method)(*given)
         except Exception as error:
-            where = f"{self.action.algo}.{method}"
-            raise RunError(f"{where} failed: {type(error).__name__}: {error}") from error
+            raise failure(f"{self.action.algo}.{method}", error) from error

@@ -3,7 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from manyhands.core.trajectories import LIFE_LOST, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs import make as envs
 from manyhands.envs.codec import codec
+from manyhands.envs.contract import is_wrong_step, wrong_step
 
 NOISE_ROWS = 32
 """Steps for which noise is drawn at once."""
@@ -116,13 +117,19 @@ class Shard:
             progress[LANE], progress[EPISODE] = i, lane.episode
             progress[BEATS] += 1
             try:
-                obs, reward, terminated, truncated, info = lane.env.step(actions[i])
-            except Exception:
+                stepped = lane.env.step(actions[i])
+            except Exception as error:
+                if is_wrong_step(error):
+                    self._fail(i, wrong_step((None,) * 4))
                 self._fault(i, traceback.format_exc())
                 lane.rebuild()
                 rewards.append(0.0)
                 self._end(t, i, True, out, noise)
                 continue
+            try:
+                obs, reward, terminated, truncated, info = stepped
+            except (TypeError, ValueError):
+                self._fail(i, wrong_step(stepped))
             try:
                 amount = float(reward)
             except (TypeError, ValueError):
@@ -176,6 +183,8 @@ class Shard:
             try:
                 obs = lane.begin(episode)
                 break
+            except EnvError as error:
+                self._fail(i, str(error))
             except Exception as error:
                 if attempt == TRIES - 1:
                     self._fail(i, f"reset failed {TRIES} times: {type(error).__name__}: {error}")
@@ -236,7 +245,7 @@ class Shard:
         lane = self.lanes[i]
         self.report(Fault(self.worker, self.index, lane.index, lane.episode, lane.seed, text))
 
-    def _fail(self, i: int, what: str) -> None:
+    def _fail(self, i: int, what: str) -> NoReturn:
         lane = self.lanes[i]
         raise EnvError(
             f"{self.task.env.id} broke its contract: {what} "

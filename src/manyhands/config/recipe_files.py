@@ -1,7 +1,7 @@
 """Recipes: tuned settings for one environment each, built in, a user's own, or of installed packages."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -25,6 +25,7 @@ class RecipeFile:
     where: str
     plain: dict[str, Any]
     own: bool  # of a user's or a package's, so that what is wrong with it is not our doing
+    alone: bool  # in place of the general settings, not on top of them
 
 
 def find_recipe(env_id: str, directory: Path | None = None) -> RecipeFile | None:
@@ -32,14 +33,22 @@ def find_recipe(env_id: str, directory: Path | None = None) -> RecipeFile | None
     those of installed packages, which therefore cannot change what a known environment is trained with.
 
     The environment's name stands before the version, so that `CartPole-v1` uses `CartPole.yaml`; that of
-    `module:callable` is the callable's, and no built-in recipe is meant for one.
+    `module:callable` is the callable's, and no built-in recipe is meant for one. A file that is named after
+    the whole id, `CartPole-v1.yaml`, wins over the one without the version.
     """
-    name = EnvConfig(env_id).family or env_id.rpartition(":")[2].rpartition("/")[2]
+    whole = env_id.rpartition(":")[2].rpartition("/")[2]
+    name = EnvConfig(env_id).family or whole
     name = name.rpartition("-v")[0] or name
     if not name:
         return None
-    file = f"{name}.yaml"
-    return _of_user(file, directory) or _built_in(file, env_id) or _of_packages(file)
+    built_in = _built_in(f"{name}.yaml", env_id)
+    files = dict.fromkeys((f"{whole}.yaml", f"{name}.yaml"))
+    own = (_of_user(file, directory) for file in files)
+    found = next((recipe for recipe in own if recipe is not None), built_in)
+    if found is None:
+        packaged = (_of_packages(file) for file in files)
+        found = next((recipe for recipe in packaged if recipe is not None), None)
+    return found and replace(found, alone=built_in is not None)
 
 
 def _of_user(file: str, directory: Path | None) -> RecipeFile | None:
@@ -52,14 +61,14 @@ def _of_user(file: str, directory: Path | None) -> RecipeFile | None:
     if not directory.is_dir():
         raise UsageError(f"{given} is {directory}, which is not a directory of recipes")
     path = directory / file
-    return _checked(RecipeFile(str(path), read_yaml(path), own=True)) if path.is_file() else None
+    return _checked(RecipeFile(str(path), read_yaml(path), own=True, alone=False)) if path.is_file() else None
 
 
 def _built_in(file: str, env_id: str) -> RecipeFile | None:
     found = resources.files("manyhands.config.recipes") / file
     if ":" in env_id or not found.is_file():
         return None
-    return RecipeFile(file, read_sections(found.read_bytes(), file), own=False)
+    return RecipeFile(file, read_sections(found.read_bytes(), file), own=False, alone=True)
 
 
 def _of_packages(file: str) -> RecipeFile | None:
@@ -77,7 +86,7 @@ def _of_packages(file: str) -> RecipeFile | None:
         )
     for package, place in found.items():
         where = f"{file} of {package}"
-        return _checked(RecipeFile(where, read_sections(place.read_bytes(), where), own=True))
+        return _checked(RecipeFile(where, read_sections(place.read_bytes(), where), own=True, alone=False))
     return None
 
 

@@ -61,18 +61,22 @@ def environment(file: Path | None) -> str | None:
 
 
 def recipe(env_id: str, algo: str | None, directory: Path | None = None) -> tuple[Layer, ...]:
-    """Return the tuned settings for an environment, or none. Without `algo`, its default algorithm's."""
+    """Return the tuned settings for an environment, or none. Without `algo`, its default algorithm's.
+
+    They lie on top of the general settings, unless the environment has a built-in recipe, which needs none.
+    """
     found = find_recipe(env_id, directory)
     if found is None:
         return ()
     algo = algo or str(found.plain[DEFAULT_ALGO])
     source = f"recipe {found.where}"
-    tuned = found.plain.get(algo)
-    layers = (
-        Layer(source, found.plain.get(ALL, {})),
-        Layer(source, tuned) if tuned else general(algo),
-        Layer(source, {"run": {"algo": algo}}),
-    )
+    tuned, shared = found.plain.get(algo), Layer(source, found.plain.get(ALL, {}))
+    layers: tuple[Layer, ...]
+    if found.alone:
+        layers = shared, Layer(source, tuned) if tuned else general(algo)
+    else:
+        layers = general(algo), shared, Layer(source, tuned or {})
+    layers = (*layers, Layer(source, {"run": {"algo": algo}}))
     if found.own:
         _check_recipe(found.where, layers)
     return layers

@@ -117,7 +117,8 @@ class RunConfig:
     updates: int = 0
     """Stop after this many updates of the weights, which for a3c are rounds of episodes; 0 is no limit."""
     until: Literal["solved", "steps", "external"] = "solved"
-    """Stop when solved, or use all the steps, or go on until somebody says so."""
+    """Stop when solved, or use all the steps; external goes on past both, until Ctrl-C, a callback's
+    event.stop(), a parent, or run.minutes."""
     solved_at: float | None = None
     """Mean test return that counts as solved; by default the environment's own threshold."""
     test_every: int = 20_000

@@ -25,6 +25,10 @@ class EnvError(RunError):
     """An environment that broke its own contract: NaN, a wrong shape, too many crashes."""
 
 
+class OwnCodeError(RunError):
+    """Code of the user's own, such as an algorithm, that raised or returned what it must not."""
+
+
 class WireError(ManyhandsError):
     """Bytes that are not a message of ours, or not the one that was expected."""
 

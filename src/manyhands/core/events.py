@@ -32,12 +32,19 @@ class FaultReport:
     """A fault as a run counts it: an environment that raised, or a worker that was lost."""
 
     worker: str
-    text: str  # in one line
-    lane: int | None = None  # None in a test, and where nobody knows
+    """Where it happened."""
+    text: str
+    """What happened, in one line."""
+    lane: int | None = None
+    """None in a test, and where nobody knows."""
     episode: int | None = None
+    """Which episode of the lane, or of the test."""
     seed: int | None = None
+    """What that episode was reset with."""
     traceback: str = ""
+    """Of the environment, where it raised."""
     lost: bool = False
+    """Whether a worker was lost, not only an environment."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class Dense:
     """A fully connected layer."""
 
     size: int
+    """The number of its outputs."""
     activation: Activation = "tanh"
 
 
@@ -38,8 +39,11 @@ class Conv:
     """A convolution without padding over an image whose channels come first."""
 
     channels: int
+    """The number of its filters."""
     kernel: int
+    """The side of a filter, in pixels."""
     stride: int
+    """Pixels between two places of a filter."""
     activation: Activation = "relu"
 
     def outputs(self, image: tuple[int, ...]) -> tuple[int, int, int]:

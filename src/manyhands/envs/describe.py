@@ -20,6 +20,14 @@ SMALLEST_IMAGE = 3
 
 def describe(env: Env) -> Spaces:
     """Describe an environment's spaces; how a policy acts in them is not the environment's to know."""
+    for name in ("observation_space", "action_space"):
+        found = getattr(env, name, None)
+        if not isinstance(found, spaces.Space):
+            given = "no" if found is None else f"{found!r:.60} as its"
+            raise UsageError(
+                f"{type(env.unwrapped).__name__} has {given} {name}; set self.{name} to one of "
+                "gymnasium.spaces in __init__"
+            )
     threshold = env.spec.reward_threshold if env.spec is not None else None
     obs, action = _obs_spec(env.observation_space), _action_spec(env.action_space)
     if isinstance(env, atari.AtariEnv):

@@ -1,11 +1,13 @@
 """Code of the user's own, by name: `module:callable`."""
 
 import importlib
+import importlib.util
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from manyhands.core.errors import UsageError
+from manyhands.core.errors import UsageError, did_you_mean
 
 MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 PATTERN = re.compile(rf"{MODULE}:(\*|[A-Za-z_]\w*|(?:[\w-]+/)?[\w-]+-v\d+)", re.ASCII)
@@ -19,6 +21,18 @@ def check_pattern(pattern: str) -> str:
             "and functions that the module itself defines"
         )
     return pattern
+
+
+def missing_module(pattern: str) -> str | None:
+    """Return a warning where Python finds no module for a pattern of `--allow`; imports nothing."""
+    top = pattern.partition(":")[0].partition(".")[0]
+    if importlib.util.find_spec(top) is not None:
+        return None
+    here = [path.stem for path in Path.cwd().glob("*.py")]
+    return (
+        f"--allow {pattern}: there is no module {top} here, neither in {Path.cwd()} nor installed"
+        f"{did_you_mean(top, here)}"
+    )
 
 
 def imported(path: str, what: str) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ from manyhands.core.trajectories import Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs import make as envs
 from manyhands.envs.codec import codec
+from manyhands.envs.contract import begin, wrong_step
 from manyhands.hogwild.algorithm import Hogwild
 from manyhands.hogwild.shared_optimizer import KEPT, SharedOptimizer
 from manyhands.hogwild.shared_replay import SharedReplay, width
@@ -152,14 +153,21 @@ class HogwildShard:
             self.episode += 1
         self.progress[LANE], self.progress[EPISODE] = 0, self.episode
         self.progress[BEATS] += 1
-        first, _ = self.env.reset(seed=env_seed(self.task.seed, self.index, self.episode))
+        try:
+            first = begin(self.env, env_seed(self.task.seed, self.index, self.episode))
+        except EnvError as error:
+            raise EnvError(f"{self.task.env.id} broke its contract: {error}") from error
         self.encode(first, self.obs)
         self.core.begin(action_stream(self.task.seed, self.index, self.episode))
         total, length = 0.0, 0
         while True:
             action = self.core.act(self.obs)
             self.progress[BEATS] += 1
-            seen, reward, terminated, truncated, _ = self.env.step(self.decode(action)[0])
+            stepped = self.env.step(self.decode(action)[0])
+            try:
+                seen, reward, terminated, truncated, _ = stepped
+            except (TypeError, ValueError):
+                raise EnvError(f"{self.task.env.id} broke its contract: {wrong_step(stepped)}") from None
             self.encode(seen, self.next_obs)
             amount = float(reward)
             total += amount

@@ -1,8 +1,7 @@
 """Builds a NetSpec from settings and spaces, and from a NetSpec what acts or learns."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from manyhands.config.settings import NetConfig
 from manyhands.core.errors import need_library
@@ -48,9 +47,9 @@ def spread_head(config: NetConfig, spaces: Spaces) -> list[Head]:
     return [Head("log_std", spaces.action.sizes[0], gain=config.log_std, free=True)]
 
 
-def own_heads(config: NetConfig, spaces: Spaces, heads: Mapping[str, Callable[[Any], int]]) -> NetSpec:
-    """Return heads by name, each of the size that it has for the action space; outputs start small."""
-    found = [Head(name, size(spaces.action.space), gain=0.1) for name, size in heads.items()]
+def own_heads(config: NetConfig, spaces: Spaces, sizes: Mapping[str, int]) -> NetSpec:
+    """Return heads of these sizes by name; outputs start small."""
+    found = [Head(name, size, gain=0.1) for name, size in sizes.items()]
     return with_heads(config, spaces, found + spread_head(config, spaces))
 
 

@@ -70,6 +70,7 @@ class Executor:
         self.testing = Testing(self, save_best)
         self.last_row: dict[str, Any] = {}
         self.last_log = 0.0
+        self.logged: int | None = None  # the version whose row was written last
         self.last_save = self.started = self.called = time.monotonic()
 
     def resume(
@@ -120,7 +121,8 @@ class Executor:
         interrupted = self.stopping or self.ended
         if self._out_of_time() and self.weights.version and not interrupted and self.testing.is_due():
             self.testing.run()  # of what was learned before time was up
-        if self.last_row:
+            self.logged = None
+        if self.last_row and self.logged != self.weights.version:
             self.listener.progress(self.last_row, self)
         self._save()
 
@@ -130,7 +132,7 @@ class Executor:
     def finished(self) -> bool:
         """Return whether the run is over: solved, or out of steps, updates or time."""
         if self.config.run.until == "external":
-            return False
+            return self._out_of_time()
         if self.config.run.until == "solved" and self.counts.solved:
             return True
         updates = self.config.run.updates
@@ -140,7 +142,7 @@ class Executor:
     def _out_of_time(self) -> bool:
         """Return whether the minutes are over that this call may take."""
         run = self.config.run
-        return run.until != "external" and 0 < 60 * run.minutes <= time.monotonic() - self.called
+        return 0 < 60 * run.minutes <= time.monotonic() - self.called
 
     @property
     def share(self) -> float:
@@ -277,7 +279,7 @@ class Executor:
     def _log(self) -> None:
         now = time.monotonic()
         if now - self.last_log >= max(LOG_INTERVAL, self.counts.seconds / LOG_ROWS):
-            self.last_log = now
+            self.last_log, self.logged = now, self.weights.version
             self.listener.progress(self.last_row, self)
 
     def _save(self) -> None:

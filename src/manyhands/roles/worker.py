@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
         channel.ready()
         work(channel, collector)
     except ManyhandsError as error:
-        channel.failed(str(error))
+        channel.failed(str(error), traceback.format_exc())
         sys.exit(1)
     except (BrokenPipeError, ConnectionResetError):
         sys.exit(1)  # the executor is gone

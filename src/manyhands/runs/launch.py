@@ -197,6 +197,6 @@ def continue_config(
     if status.get("solved") and plain["run"]["until"] == "solved":
         raise UsageError(f"{run.path} is solved already; go on with --until steps --steps N")
     used, tested = status.get("steps", 0), status.get("tested_at")
-    if used >= plain["run"]["steps"] and used == tested:
+    if plain["run"]["until"] != "external" and used >= plain["run"]["steps"] and used == tested:
         raise UsageError(f"{run.path} has used its {plain['run']['steps']} steps; give more: --steps N")
     return Config.from_plain(plain)

@@ -1,8 +1,10 @@
 """Opens a run's channel: a broker's workers, a Ray cluster, a package's own, worker processes, or none."""
 
 import hashlib
+import importlib
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from manyhands.channels.base import ExecutorChannel
@@ -101,13 +103,21 @@ def _open_broker(plan: Plan, broker: str, path: Path) -> ExecutorChannel:
             "a module, and start workers with --allow module:Class"
         )
     if plan.callable_env is not None:
-        raise UsageError(
-            "workers behind a broker take no code; give the environment as a Gymnasium id or module:callable"
-        )
+        raise UsageError(f"workers behind a broker take no code; {_by_name(plan)}")
     from manyhands.channels.amqp.address import Address
     from manyhands.channels.amqp.executor import AmqpChannel
 
     return AmqpChannel(plan.task, Address.parse(broker), broker_name(path), plan.config)
+
+
+def _by_name(plan: Plan) -> str:
+    """Return how to give a callable environment by name, if it has one."""
+    name = plan.config.env.id
+    with suppress(Exception):  # whatever a module does when it is imported
+        module, _, own = name.partition(":")
+        if module != "__main__" and getattr(importlib.import_module(module), own) is plan.callable_env:
+            return f'give the environment by its name, "{name}", and start workers with --allow {name}'
+    return "give the environment as a Gymnasium id or module:callable"
 
 
 def _open_ray(plan: Plan, address: str, path: Path) -> ExecutorChannel:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from manyhands.core.errors import missing_extra
+from manyhands.core.errors import UsageError, did_you_mean, missing_extra
 from manyhands.runs.jsonl import is_number
 
 Floats = NDArray[np.float64]
@@ -36,6 +36,17 @@ class Metrics(Mapping[str, Floats]):
 
     def __repr__(self) -> str:
         return f"Metrics of {self.length} rows: {', '.join(self.columns)}"
+
+    def last(self, name: str) -> float:
+        """Return the last number of a name: of the last row that has it, NaN where none has a number."""
+        if name not in self.columns:
+            raise UsageError(
+                f"there are no numbers called {name!r:.100}; there are {', '.join(self.columns) or 'none'}"
+                f"{did_you_mean(str(name), self.columns)}"
+            )
+        column = self.columns[name]
+        known = column[~np.isnan(column)]
+        return float(known[-1]) if len(known) else float("nan")
 
     def frame(self) -> Any:
         """Return them as a pandas DataFrame."""

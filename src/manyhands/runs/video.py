@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.error import Error as GymnasiumError
 from numpy.typing import NDArray
 
-from manyhands.core.errors import UsageError
+from manyhands.core.errors import EnvError, UsageError
 from manyhands.core.seeding import TEST, action_stream, hash_seed, trial_seed
 from manyhands.core.texts import one_line
 from manyhands.envs import make as envs
@@ -77,13 +77,23 @@ def _make(run: Run, callable_env: envs.MakeEnv | None) -> envs.Env:
             # Gymnasium warns of a render mode that is not supported; that is refused below.
             warnings.simplefilter("ignore")
             env = envs.make(config, callable_env, render_mode="rgb_array")
-    except (UsageError, TypeError) as error:
-        if "render_mode" in str(error):
-            raise UsageError(f"{refusal} ({error})") from error
-        raise
+    except (UsageError, EnvError) as error:
+        if "render_mode" not in str(error):
+            raise
+        if isinstance(error.__cause__, TypeError):
+            raise UsageError(
+                f"{config.id} takes no render_mode, so it cannot be filmed; give it that argument and pass "
+                "it on"
+            ) from error
+        raise UsageError(f"{refusal} ({error})") from error
     modes = env.metadata.get("render_modes") or []
     if env.render_mode != "rgb_array" or "rgb_array" not in modes:
         envs.close(env)
+        if "rgb_array" in modes:
+            raise UsageError(
+                f"{config.id} cannot be filmed: it was asked for render_mode='rgb_array' and has "
+                f"{env.render_mode!r}; pass that argument on"
+            )
         raise UsageError(f"{refusal} (its render modes: {', '.join(map(str, modes)) or 'none'})")
     return env
 

@@ -120,6 +120,10 @@ class AmqpChannel:
                     self.events.append(result)
             case ("join", report, _):
                 self._join(report)
+            case ("hello", player):
+                presence.refusals.note_hello(player)
+            case ("refused", player, text):
+                presence.refusals.note(player, text)
             case ("report", report, received):
                 presence.note_report(report, received)
             case ("protocol", report, _):

@@ -137,8 +137,10 @@ class Hearing:
     def hear_letter(self, heard: wire.Message, identity: str | None) -> None:
         match heard.kind:
             case "hello":
+                player = Report.from_message(heard).player
                 if not self.closed:
-                    self.link.send("", Report.from_message(heard).player, self.offer)
+                    self.link.send("", player, self.offer)
+                self.arrivals.put(("hello", player))
             case "join" | "report" | "protocol":
                 self.arrivals.put((heard.kind, Report.from_message(heard), time.monotonic()))
             case "eval_result":
@@ -149,6 +151,8 @@ class Hearing:
                 self.arrivals.put(("event", shown))
             case "notice" | "refuse":
                 words = Words.from_message(heard)
+                if heard.kind == "refuse":
+                    self.arrivals.put(("refused", words.player, one_line(words.text)))
                 if self.notices.lets_through():
                     self.arrivals.put(("event", Notice(label(words.player), one_line(words.text))))
             case "failed" | "breach":

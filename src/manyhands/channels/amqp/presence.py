@@ -12,6 +12,7 @@ from manyhands.channels.amqp.blame import Blame, LateDeath, given_to
 from manyhands.channels.amqp.connection import Link
 from manyhands.channels.amqp.hearing import LABEL, Hearing, label
 from manyhands.channels.amqp.messages import Gone, Names, Rejoin, Release, Report, Unplayed
+from manyhands.channels.amqp.refusals import Refusals
 from manyhands.channels.amqp.tally import MOST_PLAYERS, Tally
 from manyhands.channels.base import WorkerStatus
 from manyhands.core import wire
@@ -51,6 +52,7 @@ class Presence:
         self.mark = run_mark(names.run)
         self.asked_to_rejoin: dict[str, float] = {}
         self.probed = self.reminded = time.monotonic()
+        self.refusals = Refusals()
         self.starved = 0.0  # seconds of waiting since data arrived
         self.patience: dict[str, float] = {}  # inbox of a player that was silent: for how long it may be
 
@@ -89,6 +91,7 @@ class Presence:
         if report.player in self.players.known:  # it may have died of what it had, and not said so yet
             self.blame.depart(self.players.known[report.player])
         self.lose(report.player, "it joined again", None, fault=False)
+        self.refusals.forget(report.player)
         if len(self.players.known) >= MOST_PLAYERS:
             return []
         waiting = self.players.join(report)
@@ -227,8 +230,8 @@ class Presence:
             self.reminded = now
         elif now - self.reminded > PATIENCE:
             self.reminded = now
-            example = self.link.address.example
-            self.events.append(Notice("broker", f"there is no worker; start one: manyhands worker {example}"))
+            text = self.refusals.told(self.hearing.task, self.link.address.example)
+            self.events.append(Notice("broker", text))
 
     def statuses(self) -> list[WorkerStatus]:
         now = time.monotonic()

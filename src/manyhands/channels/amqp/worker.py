@@ -33,7 +33,7 @@ from manyhands.collect.collector import OutOfTurnError
 from manyhands.config import algorithms
 from manyhands.core import wire
 from manyhands.core.decoding import MAX_TEXT
-from manyhands.core.errors import EnvError, ManyhandsError, UsageError, WireError
+from manyhands.core.errors import EnvError, ManyhandsError, OwnCodeError, UsageError, WireError
 from manyhands.core.heartbeat import BEATS, CHECKING, EPISODE, SHARD, run_mark, unshared
 from manyhands.core.orders import Order, Task
 from manyhands.envs import make as envs
@@ -241,7 +241,7 @@ class Player:
             self._answer_unplayed(session, str(error))
         except ConnectionReplacedError:
             raise
-        except (EnvError, UsageError) as error:  # it broke its contract, as it would anywhere else
+        except (EnvError, OwnCodeError, UsageError) as error:  # as it would be anywhere else
             session.unanswered.discard(session.order_id)
             session.say("breach", str(error))
         except Exception as error:

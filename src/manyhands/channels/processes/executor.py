@@ -170,6 +170,7 @@ class ProcessesChannel:
                 self.events.append(Notice(worker.name, message.meta["text"]))
             case "failed":
                 worker.last_words = message.meta["text"]
+                worker.traceback = message.meta["traceback"]
             case kind:
                 raise WireError(f"{worker.name} sent a message of kind {kind!r}")
 
@@ -203,7 +204,9 @@ class ProcessesChannel:
         code = worker.end(GRACE)
         self.processes.remove(worker)
         if worker.last_words:
-            raise EnvError(worker.last_words)
+            failure = EnvError(worker.last_words)
+            failure.add_note(f"In {worker.name}:\n{worker.traceback.rstrip()}")
+            raise failure
         if not worker.ready and not worker.hung and code >= 0:
             raise RunError(f"{worker.name} could not start ({describe_exit(code)})")
         crash_site = None

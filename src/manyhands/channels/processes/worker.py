@@ -81,9 +81,9 @@ class WorkerSide:
         else:
             self._send(wire.Message("notice", "", {"text": event.text}))
 
-    def failed(self, text: str) -> None:
-        """Send why this worker gives up; the run fails with that text."""
-        self._send(wire.Message("failed", "", {"text": text}))
+    def failed(self, text: str, traceback: str) -> None:
+        """Send why this worker gives up; the run fails with that text, and `--debug` shows where it arose."""
+        self._send(wire.Message("failed", "", {"text": text, "traceback": traceback}))
 
     def _send(self, message: wire.Message) -> None:
         self.connection.send_bytes(wire.encode(message))

@@ -26,6 +26,7 @@ class WorkerProcess(PlayingProcess):
     ready: bool = False
     gone: bool = False
     last_words: str = ""
+    traceback: str = ""  # of what the last words are about
 
     def post(self, raw: bytes) -> None:
         """Send without ever waiting. What a pipe has room for anyway goes at once, the rest by a thread:
