@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from manyhands.config import algorithms
 from manyhands.config.resolve import environment, resolve
 from manyhands.config.settings import Config
@@ -53,6 +55,7 @@ def launch(
     _check_executors(executors, channel, start_from)
     if algo is not None and not isinstance(algo, str):
         algo = algorithms.register(algo)
+    _check_env(env)
     called = find_callbacks(callbacks)
     run: dict[str, Any] = {"workers": workers, "mode": mode, "steps": steps, "until": until, "seed": seed}
     run |= {"minutes": minutes, "cpus_per_worker": cpus_per_worker}
@@ -85,6 +88,17 @@ def launch(
         log=log,
         start_from=start,
     )
+
+
+def _check_env(env: object) -> None:
+    """Refuse what makes no environments: every lane plays one of its own."""
+    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise UsageError(
+            "env is an environment already; pass its id, or a function that makes one: "
+            "lambda: gymnasium.make(...)"
+        )
+    if not (env is None or isinstance(env, str) or callable(env)):
+        raise UsageError(f"env is {env!r:.100}; it must be an id, or a function that makes an environment")
 
 
 def _check_executors(executors: int, channel: str | None, start_from: str | Path | None) -> None:
