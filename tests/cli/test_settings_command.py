@@ -47,7 +47,7 @@ def test_a_printed_recipe_trains_the_same_with_config(tmp_path: Path) -> None:
     [
         (["settings", "LunarLandr-v3"], ["LunarLandr-v3", "did you mean LunarLander-v3"]),
         (["settings", "--algo", "pppo"], ["did you mean ppo"]),
-        (["settings", "CartPole-v1", "--set", "algo.gama=1"], ["did you mean gamma"]),
+        (["settings", "CartPole-v1", "--set", "algo.gama=1"], ["did you mean algo.gamma"]),
         (["settings", "CartPole-v1", "--recipes", "nowhere"], ["--recipes is nowhere"]),
         (["recipe"], ["ENV", "manyhands recipe --help"]),
         (["recipe", "LunarLandr-v3"], ["did you mean LunarLander-v3"]),

@@ -76,6 +76,7 @@ def test_runs_shows_the_sound_ones_beside_damaged_settings(
     shown = capsys.readouterr()
     assert "77" in shown.out
     assert shown.err.count("\n") == 1
+    assert "damaged/config.yaml" in shown.err, "the run is named"
 
 
 BAD_COLUMNS: list[dict[str, object]] = [

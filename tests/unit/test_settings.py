@@ -123,7 +123,7 @@ def test_an_environment_of_ones_own_has_the_recipe_of_its_callable(tmp_path: Pat
         ("ppo: {algo: {gamma: 0.5}}", ["default_algo"]),
         ("default_algo: pppo", ["pppo", "did you mean ppo"]),
         ("default_algo: ppo\npp0: {algo: {gamma: 1}}", ["'pp0'", "did you mean ppo"]),
-        ("default_algo: ppo\nppo: {algo: {gama: 1}}", ["algo.gama", "did you mean gamma"]),
+        ("default_algo: ppo\nppo: {algo: {gama: 1}}", ["algo.gama", "did you mean algo.gamma"]),
         ("default_algo: ppo\nppo: {algo: {gamma: 7}}", ["algo.gamma", "between 0 and 1"]),
         ("default_algo: ppo\nppo: {alog: {gamma: 1}}", ["alog", "did you mean algo"]),
         ("default_algo: ppo\nppo: 3", ["ppo must hold sections"]),

@@ -66,7 +66,12 @@ class Run:
 
     def config(self) -> Config:
         """Return the settings that the run has, all of them."""
-        return Config.from_plain(read_yaml(self.path / "config.yaml"))
+        path = self.path / "config.yaml"
+        plain = read_yaml(path)
+        try:
+            return Config.from_plain(plain)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
 
     def status(self) -> dict[str, Any]:
         """Return how far the run is or how it ended; {} before the first checkpoint."""
