@@ -38,7 +38,7 @@ def test_actions_of_a_continuous_agent_lie_within_bounds(tmp_path: Path) -> None
 
 
 def test_a_wrong_setting_raises_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="did you mean algo.gamma"):
+    with pytest.raises(UsageError, match=r"did you mean algo\.gamma"):
         manyhands.train("CartPole-v1", settings={"algo": {"gama": 1}}, directory=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from manyhands import __version__
 from manyhands.cli.options import Parser
-from manyhands.core.errors import ManyhandsError, UsageError
+from manyhands.core.errors import ManyhandsError, UsageError, did_you_mean
 from manyhands.core.texts import one_line
 from manyhands.system.exits import INTERRUPTED, run_and_end
 
@@ -57,22 +57,37 @@ examples:
 """
 
 
-def parser(command: str = "", helping: bool = False) -> argparse.ArgumentParser:
+class TopParser(Parser):
+    """The parser of all commands."""
+
+    commands: dict[str, Parser]
+
+
+def parser(command: str = "", helping: bool = False) -> TopParser:
     """Return a parser of all commands, with the options of `command` alone."""
-    top = Parser(
+    top = TopParser(
         prog="manyhands",
         description="Train deep reinforcement-learning agents on every machine you have.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"manyhands {__version__}")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    top.commands = {}
     for name, (module, text) in COMMANDS.items():
-        one = commands.add_parser(name, help=text)
+        one = top.commands[name] = commands.add_parser(name, help=text)
         if name == command and module:
             one.helping = helping
             _command(name)[0](one)
     return top
+
+
+def _check_command(given: list[str]) -> None:
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        raise UsageError(
+            f"there is no command {given[0]!r:.100}{did_you_mean(given[0], COMMANDS)} "
+            "(see `manyhands --help`)"
+        )
 
 
 def _command(name: str) -> tuple[Callable[[Any], None], Callable[[argparse.Namespace], None]]:
@@ -99,10 +114,11 @@ def _run(given: list[str]) -> None:
             learn_to_optimise(given[1:])
             return
         helping = any(word in given for word in ("-h", "--help"))
-        options, unknown = parser(given[0] if given else "", helping).parse_known_args(given)
+        _check_command(given)
+        top = parser(given[0] if given else "", helping)
+        options, unknown = top.parse_known_args(given)
         if unknown:  # argparse itself would point to the help that has none of a command's options
-            command = f"manyhands {options.command}" if options.command else "manyhands"
-            raise UsageError(f"{' '.join(unknown)}: there is no such option (see `{command} --help`)")
+            (top.commands[options.command] if options.command else top).refuse(unknown)
         if options.command is None:
             parser().print_help()
             return
