@@ -153,6 +153,19 @@ def test_callbacks_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
         manyhands.train("CartPole-v1", callbacks=[3], directory=tmp_path / "other")  # type: ignore[list-item]
 
 
+def test_a_resume_says_which_callbacks_are_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = short_run(tmp_path / "run", updates=2, callbacks=heard_by_command)
+    run.resume(steps=3 * BATCH, callbacks=heard_by_command)
+    assert "not kept" not in capsys.readouterr().err
+    run.resume(steps=4 * BATCH)
+    said = "callbacks are not kept; give --callback (from Python: callbacks=) again: test_callbacks:heard_by"
+    assert said in capsys.readouterr().err
+    run.resume(steps=5 * BATCH)
+    assert "not kept" not in capsys.readouterr().err, "the run has none any more"
+
+
 def test_stopping_at_the_start_plays_nothing(tmp_path: Path) -> None:
     run = short_run(tmp_path / "run", callbacks=lambda event: event.stop())
     assert run.status()["steps"] == 0

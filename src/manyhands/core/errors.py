@@ -16,6 +16,10 @@ class UsageError(ManyhandsError):
     exit_code = 2
 
 
+class MissingCodeError(UsageError):
+    """Code of a user's own that is not found by the name that was given."""
+
+
 class RunError(ManyhandsError):
     """A run that could not go on or could not be read."""
 

@@ -83,6 +83,10 @@ class Callbacks:
         self.failure: Exception | None = None
         self.failed_at = ""
 
+    def names(self) -> list[str]:
+        """Return what they are called."""
+        return [_name(callback) for callback in self.callbacks]
+
     def tell(self, kind: Kind, executor: Executor, **facts: Any) -> Exception | None:
         """Call them all; returns what one of them has raised, after which none is called again."""
         if not self.callbacks or self.failure is not None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from manyhands.runs import store
 from manyhands.runs.callbacks import Callback, find_callback
 from manyhands.runs.loggers.choose import Log
 from manyhands.runs.open_channel import CHANNEL_VARIABLE, broker_name
+from manyhands.runs.own_code import explained
 from manyhands.runs.store import Run
 from manyhands.runs.training import Measures, join, train
 from manyhands.runs.view import View
@@ -74,20 +76,21 @@ def launch(
         made = _configure(env, algo, config, settings or {}, run, barrier, recipes)
     path = None if directory is None else Path(directory)
     start = None if start_from is None else str(start_from)
-    return train(
-        made,
-        name,
-        path,
-        resume=found,
-        callable_env=make_env,
-        view=View(quiet),
-        channel=channel,
-        executors=executors,
-        measures=measures,
-        callbacks=called,
-        log=log,
-        start_from=start,
-    )
+    with nullcontext() if found is None else explained(found):
+        return train(
+            made,
+            name,
+            path,
+            resume=found,
+            callable_env=make_env,
+            view=View(quiet),
+            channel=channel,
+            executors=executors,
+            measures=measures,
+            callbacks=called,
+            log=log,
+            start_from=start,
+        )
 
 
 def _check_env(env: object) -> None:

@@ -184,9 +184,21 @@ class Run:
         if which is None:
             which = BEST if self.checkpoint_path(BEST).exists() else LAST
         kept = sorted(path.stem for path in (self.path / "checkpoints").glob("*.safetensors"))
+        if not kept and not self.checkpoint_path(which).exists():
+            raise RunError(f"{self.path} has no checkpoint{self._why_none()}")
         if kept and which not in kept:
             raise UsageError(f"{self.path} has no checkpoint {which!r}; it has {_few(kept)}")
         return checkpoint.read(self.checkpoint_path(which))
+
+    def _why_none(self) -> str:
+        """Say how a run without a checkpoint ended, or that it has not ended."""
+        ends = [row for row in self.events() if row["kind"] == "end"]
+        if self.in_use():
+            return " yet: it is running"
+        if not ends:
+            return ": it was interrupted before its first one"
+        why = f": {one_line(ends[-1]['error'], 500)}" if "error" in ends[-1] else ""
+        return f"; it is {one_line(ends[-1].get('status'), 50)}{why}"
 
     def save(self, which: str, made: Checkpoint) -> None:
         checkpoint.write(self.checkpoint_path(which), made)

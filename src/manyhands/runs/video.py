@@ -20,6 +20,7 @@ from manyhands.core.texts import one_line
 from manyhands.envs import make as envs
 from manyhands.runs.agent import from_checkpoint
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.own_code import explained
 from manyhands.runs.store import Run
 
 MAX_FRAMES = 3_000
@@ -54,7 +55,8 @@ def record(
     if episodes < 1:
         raise UsageError(f"cannot film {episodes} episodes; at least 1")
     checkpoint = run.checkpoint(which)
-    env = _make(run, callable_env)
+    with explained(run):
+        env = _make(run, callable_env)
     try:
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
         with _film(out, fps) as write:

@@ -18,6 +18,7 @@ from manyhands.channels.base import WorkerStatus
 from manyhands.config.settings import Config
 from manyhands.core.evaluation import Evaluation
 from manyhands.core.texts import figures, lines
+from manyhands.runs.own_code import of_callable
 from manyhands.runs.store import Run
 from manyhands.runs.under_way import UnderWay
 from manyhands.system.program import program
@@ -209,13 +210,13 @@ class View:
 
     def next_step(self, run: Run, config: Config) -> str:
         """Return what to type next."""
-        if _of_script(config):
+        if of_callable(config.env.id):
             return f"manyhands.load({str(run.path)!r}, env=...) in Python, with the same callable"
         return f"{program()} eval {run.path}"
 
     def resuming(self, run: Run, config: Config) -> str:
         """Return what to type to go on with the run."""
-        if _of_script(config):
+        if of_callable(config.env.id):
             return f"manyhands.train(..., resume={str(run.path)!r}) in Python, with the same callable"
         return f"{program()} train --resume {run.path}"
 
@@ -229,11 +230,6 @@ class View:
             f"the best test, {number(best)}, is above the {goal}, but by less than run.margin asks for, or a "
             "second test did not confirm it"
         )
-
-
-def _of_script(config: Config) -> bool:
-    """Return whether the environment is a callable that no command line can name: a script's, or nameless."""
-    return "<" in config.env.id or config.env.id.startswith("__main__:")
 
 
 def bar(executor: "Executor") -> ProgressBar:
