@@ -80,6 +80,17 @@ def test_play_writes_a_video(trained: Path, suffix: str) -> None:
     assert (trained / f"play.{suffix}").stat().st_size > 1000
 
 
+def test_play_makes_no_directories(trained: Path) -> None:
+    refused(call("play", "quick", "--out", "no/dir/x.gif", cwd=trained), 2, "there is no directory no/dir")
+    assert not (trained / "no").exists()
+
+
+def test_an_old_name_of_an_environment_is_warned_of_once(tmp_path: Path) -> None:
+    words = ["--steps", "512", "--until", "steps", "--workers", "2", "--quiet", "--dir", "run"]
+    done = call("train", "CartPole", *words, cwd=tmp_path)
+    assert done.stderr.count("latest versioned environment `CartPole-v1`") == 1, done.stderr
+
+
 def test_runs_and_show_tell_about_the_run(trained: Path) -> None:
     assert "quick" in call("runs", cwd=trained).stdout
     shown = call("show", "quick", cwd=trained)

@@ -58,6 +58,14 @@ def test_wrong_calls_are_one_line(tmp_path: Path, words: list[str], said: list[s
     refused(call(*words, cwd=tmp_path), 2, *said)
 
 
+@pytest.mark.parametrize("more", ["", "--json"])
+def test_a_reader_who_has_had_enough_is_no_error(tmp_path: Path, more: str) -> None:
+    command = f"{sys.executable} -m manyhands settings CartPole-v1 {more} | head -n 1"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
 def test_help_of_all_commands_imports_little(tmp_path: Path) -> None:
     code = "import sys; from manyhands.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
     code += "heavy = {'numpy', 'torch', 'yaml', 'rich', 'importlib.metadata'} & set(sys.modules)\n"

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import os
+import select
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -140,12 +141,12 @@ def _run(given: list[str]) -> None:
 
 def _nobody_reads() -> bool:
     """Return whether whoever read what this program prints has had enough, such as `head`."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor complain at the end
-        return True
-    return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor complain at the end
+    return True
 
 
 def _leave(message: str, code: int) -> NoReturn:
