@@ -111,7 +111,7 @@ class RunConfig:
     seed: int = 0
     """What all chance is drawn from: in sync and pipelined mode the same seed gives the same result."""
     steps: int = 1_000_000
-    """Stop after this many environment steps at the latest."""
+    """Stop after the update that reaches this many environment steps."""
     minutes: float = 0.0
     """Stop after this many minutes by the clock, and test and save what was learned by then; 0 is no limit. A
     run that is resumed has as many again."""
@@ -124,9 +124,11 @@ class RunConfig:
     test_every: int = 20_000
     """Environment steps between two tests of the greedy policy."""
     test_episodes: int = 100
-    """Episodes of a whole test; a hopeless one is stopped early."""
+    """Episodes of a whole test. One ends after 16 where their mean is more than a standard error below what
+    `solved_at` and `margin` ask for."""
     test_share: float = 0.1
-    """Steps played in tests, as a part of those played in training; twice that near the goal."""
+    """Steps played in tests, as a part of those played in training; twice that near the goal, where at most a
+    quarter of the way from the first returns to `solved_at` is left."""
     margin: float = 2.0
     """How many standard errors a test must lie above `solved_at`, so that an agent that passed by luck goes
     on learning. A second test, of as many other episodes, must then keep half of it to count as solved."""
