@@ -108,6 +108,26 @@ def add_setting(parser: Any, option: str, **more: Any) -> None:
     parser.add_argument(option, help=text, **more)
 
 
+RUN_SETTINGS = ("workers", "mode", "cpus_per_worker", "steps", "minutes", "until", "seed")
+"""Settings of a run that have options of their own."""
+
+
+def add_run_settings(parser: Any) -> None:
+    """Add the options for `RUN_SETTINGS`, and the other way to say the mode."""
+    add_setting(parser, "--workers", type=int)
+    add_setting(parser, "--mode")
+    parser.add_argument(
+        "--barrier",
+        choices=("on", "off"),
+        help="a3c, adqn: whether cores wait for one another after every episode (default: on)",
+    )
+    add_setting(parser, "--cpus-per-worker", type=float)
+    add_setting(parser, "--steps", type=parse_int)
+    add_setting(parser, "--minutes", type=float)
+    add_setting(parser, "--until")
+    add_setting(parser, "--seed", type=int)
+
+
 def add_field(parser: Any, option: str, cls: type[Any], **more: Any) -> None:
     """Add an option for a field of a dataclass."""
     parser.add_argument(option, help=field_help(option, cls, "", more) if parser.helping else None, **more)

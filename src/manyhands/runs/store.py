@@ -293,14 +293,19 @@ def create(path: Path | None, config: Config) -> Run:
 def find(name_or_path: str | Path) -> Run:
     """Return a run by path, or by its name under runs/."""
     given = Path(name_or_path)
-    for path in (given, HOME / given):
-        if (path / "config.yaml").is_file():
-            return Run(path)
+    if (run := find_or_none(name_or_path)) is not None:
+        return run
     if given.is_dir():
         raise UsageError(f"{given} is a directory, but not a run: it has no config.yaml")
     names = [run.name for run in all_runs()]
     hint = did_you_mean(str(given), names) or "; `manyhands runs` lists those under runs/"
     raise UsageError(f"there is no run {str(given)!r}{hint}")
+
+
+def find_or_none(name_or_path: str | Path) -> Run | None:
+    """Return the same, or None where there is no such run."""
+    given = Path(name_or_path)
+    return next((Run(path) for path in (given, HOME / given) if (path / "config.yaml").is_file()), None)
 
 
 def all_runs() -> list[Run]:
