@@ -106,7 +106,11 @@ def test_what_callbacks_log_is_in_the_metrics_and_in_every_logger(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("numbers", "said"),
-    [({"steps": 1}, "taken"), ({"a b": 1}, "taken, or is none"), ({"x": "text"}, "only numbers")],
+    [
+        ({"return_mean": 1}, "'return_mean' is a column of the run's own; log your number by another name"),
+        ({"a b": 1}, "'a b' is not a name to log by; take up to 100 letters"),
+        ({"x": "text"}, "only numbers"),
+    ],
 )
 def test_what_cannot_be_logged_ends_the_run(tmp_path: Path, numbers: dict[str, Any], said: str) -> None:
     with pytest.raises(RunError, match=said):

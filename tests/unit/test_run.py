@@ -134,7 +134,7 @@ def test_resume_goes_on_with_the_run(tmp_path: Path) -> None:
         == whole.checkpoint("last").weights.vector.tobytes()
     )
     assert longer.metrics()["steps"][-1] == 12 * BATCH
-    with pytest.raises(UsageError, match=r"only --steps, .* not algo, seed"):
+    with pytest.raises(UsageError, match=r"it takes steps, .* not algo, seed"):
         manyhands.train(resume=run, algo="a2c", seed=4)
     with pytest.raises(TypeError):
         run.resume(algo="a2c", no_such_argument=1)

@@ -66,8 +66,8 @@ def launch(
     if resume is not None:
         again = algo if algo not in algorithms.GIVEN else None  # which only this program has
         own: dict[str, Any] = {"algo": again, "mode": mode, "barrier": barrier, "seed": seed}
-        own |= {"config": config, "name": name, "dir": directory, "recipes": recipes}
-        own |= {"cpus-per-worker": cpus_per_worker, "set": settings or None, "start-from": start_from}
+        own |= {"config": config, "name": name, "directory": directory, "recipes": recipes}
+        own |= {"cpus_per_worker": cpus_per_worker, "settings": settings or None, "start_from": start_from}
         found = resumable(resume, own, executors)
         make_env = make_env or found.make_env
         made = continue_config(found, steps, until, workers, minutes)
@@ -147,8 +147,8 @@ def resumable(resume: str | Path | Run, own: Mapping[str, Any], executors: int =
     given = [name for name, value in own.items() if value is not None]
     if given:
         raise UsageError(
-            "--resume goes on with the run's own settings; only --steps, --minutes, --until, --workers, "
-            f"--channel, --callback, --log and --quiet go with it, not {', '.join(given)}"
+            "a resume goes on with the run's own settings; it takes steps, minutes, until, workers, channel, "
+            f"callbacks, log and quiet, not {', '.join(given)}"
         )
     found = resume if isinstance(resume, Run) else store.find(resume)
     if (found.path / store.AVERAGING).exists():
