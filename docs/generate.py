@@ -43,8 +43,9 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
     return output.replace(SHIM, f"{'../' * page.file.src_uri.count('/')}assets/worker.js")
 
 
-def on_post_template(output: str, template_name: str, **_: Any) -> str:
-    return output.replace(SHIM, "/assets/worker.js")  # 404.html, which may be shown anywhere
+def on_post_build(config: Any) -> None:
+    """Leave out the page for addresses that do not exist, whose links work on a server's root alone."""
+    (Path(config.site_dir) / "404.html").unlink(missing_ok=True)
 
 
 def settings() -> str:

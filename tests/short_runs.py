@@ -18,6 +18,7 @@ SETTINGS = {
 def short_run(path: Path, env: Any = "small_envs:Chain", updates: int = 8, **given: Any) -> Run:
     """Train for so many updates of the weights."""
     given.setdefault("log", "none")
+    given.setdefault("quiet", True)
     return manyhands.train(
         env,
         "ppo",
@@ -26,6 +27,5 @@ def short_run(path: Path, env: Any = "small_envs:Chain", updates: int = 8, **giv
         until="steps",
         directory=path,
         settings=SETTINGS,
-        quiet=True,
         **given,
     )

@@ -56,8 +56,8 @@ def train(
     marked failed, with a RunError. `log` is where the numbers go beside the run's directory: "tensorboard"
     (the default where it is installed), "csv", "wandb:PROJECT", "mlflow:EXPERIMENT", `module:Name` or an
     object of your own, several of these in a list, or "none"; a resume logs where the run did. Progress is
-    shown in a terminal and in a notebook, unless `quiet` says otherwise. `recipes` is a directory of recipes
-    of your own.
+    shown in a terminal and in a notebook; elsewhere how a run begins and ends, on stderr. `quiet` may be
+    False (progress anywhere) or True (nothing but faults). `recipes` is a directory of recipes of your own.
     """
     from manyhands.lto.judge import measure_quality
     from manyhands.runs.launch import launch

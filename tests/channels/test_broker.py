@@ -101,6 +101,23 @@ def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
         Address.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("amqp://ann:secret@host:many/", "its port is 'many'"),
+        ("amqp://host:99999/", "its port is '99999'"),
+        ("amqp://ann:secret@host/?heartbeat=5", r"it has \?heartbeat$"),
+        ("amqp://ann:secret@host/?ca=", r"it has \?ca$"),
+        ("amqp://ann:se/cret@host/", "password@host"),
+        ("amqp://ann:12?secret@host/", "password@host"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said_without_its_password(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        Address.parse(text)
+    assert not any(part in str(refused.value) for part in ("secret", "se/", "cret", "'se'"))
+
+
 def refusal(url: str) -> str:
     link = Link(Address.parse(url), nothing, 1)
     try:
@@ -112,7 +129,27 @@ def refusal(url: str) -> str:
 
 
 def test_a_broker_that_is_not_there_is_said() -> None:
-    assert "no broker answers" in refusal("amqp://127.0.0.1:1/")
+    said = refusal("amqp://127.0.0.1:1/")
+    assert said == "amqp://guest@127.0.0.1:1/: no broker answers (nothing listens on this port)"
+    assert "there is no host of this name" in refusal("amqp://no-such-host.invalid/")
+
+
+def test_a_worker_says_what_it_waits_for_and_how_to_end_it() -> None:
+    url = "amqp://guest@127.0.0.1:1/"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "manyhands", "worker", url, "--procs", "1", "--name", "anna"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"anna: 1 process waits for runs at {url}\n"
+        said = f"{url}: no broker answers (nothing listens on this port); waiting for it; Ctrl-C ends"
+        assert process.stdout.readline().rstrip().endswith(said)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
 
 
 def test_a_wrong_password_is_said_without_it() -> None:

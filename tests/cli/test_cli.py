@@ -80,6 +80,17 @@ def test_play_writes_a_video(trained: Path, suffix: str) -> None:
     assert (trained / f"play.{suffix}").stat().st_size > 1000
 
 
+def test_play_makes_no_directories(trained: Path) -> None:
+    refused(call("play", "quick", "--out", "no/dir/x.gif", cwd=trained), 2, "there is no directory no/dir")
+    assert not (trained / "no").exists()
+
+
+def test_an_old_name_of_an_environment_is_warned_of_once(tmp_path: Path) -> None:
+    words = ["--steps", "512", "--until", "steps", "--workers", "2", "--quiet", "--dir", "run"]
+    done = call("train", "CartPole", *words, cwd=tmp_path)
+    assert done.stderr.count("latest versioned environment `CartPole-v1`") == 1, done.stderr
+
+
 def test_runs_and_show_tell_about_the_run(trained: Path) -> None:
     assert "quick" in call("runs", cwd=trained).stdout
     shown = call("show", "quick", cwd=trained)
@@ -127,13 +138,26 @@ def test_overrides_and_a_config_file_reach_the_run(tmp_path: Path) -> None:
         (["train", "CartPole-v1", "--algo", "pppo"], ["pppo", "did you mean ppo"]),
         (["train", "CartPole-v1", "--mode", "fast"], ["fast", "sync, pipelined, async"]),
         (["train", "CartPole-v1", "--until", "dawn"], ["dawn", "solved, steps"]),
-        (["train", "CartPole-v1", "--workers", "-3"], ["workers", "0 (inline) or more"]),
+        (
+            ["train", "CartPole-v1", "--workers", "-3"],
+            ["workers", "0 (inline) or more, or -1 (one per core)"],
+        ),
         (["train", "CartPole-v1", "--steps", "-5"], ["steps", "greater than 0"]),
-        (["train", "CartPole-v1", "--steps", "many"], ["--steps", "many"]),
+        (["train", "CartPole-v1", "--steps", "many"], ["--steps is 'many'; it must be a whole number such"]),
         (["train", "CartPole-v1", "--seed", "-1"], ["seed"]),
         (["train", "CartPole-v1", "--colour", "red"], ["--colour red", "manyhands train --help"]),
         (["--colour"], ["--colour", "manyhands --help"]),
-        (["train", "CartPole-v1", "--set", "algo.lerning_rate=1"], ["did you mean learning_rate"]),
+        (["train", "CartPole-v1", "--sed", "3"], ["--sed 3: there is no such option; did you mean --seed"]),
+        (["train", "CartPole-v1", "LunarLander-v3"], ["LunarLander-v3: one environment at a time"]),
+        (["eval", "nothing", "something"], ["something: one run at a time"]),
+        (
+            ["train", "CartPole-v1", "--workers", "two"],
+            ["--workers is 'two'; it must be a whole number such"],
+        ),
+        (["train", "CartPole-v1", "--minutes", "two"], ["--minutes is 'two'; it must be a number such"]),
+        (["train", "CartPole-v1", "--barrier", "of"], ["--barrier is 'of'; it must be on or off; did"]),
+        (["evall", "nothing"], ["there is no command 'evall'; did you mean eval?", "manyhands --help"]),
+        (["train", "CartPole-v1", "--set", "algo.lerning_rate=1"], ["did you mean algo.learning_rate"]),
         (["train", "CartPole-v1", "--set", "algo.gamma=2"], ["algo.gamma", "between 0 and 1"]),
         (["train", "CartPole-v1", "--set", "algo.gamma=high"], ["algo.gamma", "a number"]),
         (["train", "CartPole-v1", "--set", "gamma"], ["section.name=value"]),

@@ -185,6 +185,7 @@ def test_the_documentation_builds_and_asks_the_network_for_nothing(tmp_path: Pat
     assert len(pages) > len(PAGES)
     for page in pages:
         assert not REQUEST.search(page.read_text()), f"{page.name}: {REQUEST.search(page.read_text())}"
+        assert not re.search(r'(href|src)="/', page.read_text()), f"{page.name} cannot be opened as a file"
     for style in (tmp_path / "site").rglob("*.css"):
         assert not re.search(r"url\([\"']?(https?:)?//", style.read_text()), style.name
     settings = (tmp_path / "site" / "settings.html").read_text()

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -37,7 +38,7 @@ def test_actions_of_a_continuous_agent_lie_within_bounds(tmp_path: Path) -> None
 
 
 def test_a_wrong_setting_raises_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="did you mean gamma"):
+    with pytest.raises(UsageError, match=r"did you mean algo\.gamma"):
         manyhands.train("CartPole-v1", settings={"algo": {"gama": 1}}, directory=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -46,6 +47,16 @@ def test_one_environment_for_all_lanes_is_refused(tmp_path: Path) -> None:
     env = gymnasium.make("CartPole-v1")
     with pytest.raises(EnvError, match="return a new one every time"):
         manyhands.train(lambda: env, workers=0, directory=tmp_path / "run")
+
+
+def test_an_environment_in_place_of_its_maker_is_refused(tmp_path: Path) -> None:
+    made: Any = gymnasium.make("CartPole-v1")
+    for env in (made, gymnasium.make_vec("CartPole-v1", 2)):
+        with pytest.raises(UsageError, match=r"an environment already; pass its id, or.*lambda: gymnasium"):
+            manyhands.train(env, directory=tmp_path / "run")
+    number: Any = 3
+    with pytest.raises(UsageError, match="env is 3; it must be an id, or a function"):
+        manyhands.train(number, directory=tmp_path / "run")
 
 
 def test_a_script_without_a_main_guard_may_use_workers_and_lambdas(tmp_path: Path) -> None:

@@ -127,9 +127,27 @@ def test_the_channel_may_come_from_the_environment(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("watched", [True, False])
 def test_progress_shows_where_somebody_watches(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: watched, raising=False)
-    assert View(None).quiet is not watched
-    assert View(True).quiet
-    assert not View(False).quiet
+    assert View(None).brief is not watched
+    for quiet in (True, False):
+        assert (View(quiet).quiet, View(quiet).brief) == (quiet, False)
+
+
+@pytest.mark.parametrize(("quiet", "lines"), [(None, 4), (True, 0)])
+def test_how_a_run_begins_and_ends_is_told_where_nobody_watches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool | None, lines: int
+) -> None:
+    run = short_run(tmp_path / "run", updates=2, quiet=quiet)
+    shown = capsys.readouterr()
+    assert shown.out == "", "it is the program's own"
+    said = shown.err.splitlines()
+    assert len(said) == lines
+    if said:
+        assert said[0].startswith("small_envs:Chain with ppo, sync, seed 0")
+        assert said[0].endswith(f"run in {run.path}")
+        assert said[1].startswith(
+            ("Finished after 128 steps", "Not solved in 128 steps", "Solved in 128 steps")
+        )
+        assert said[2] == f"Saved to {run.path}. Try next:"
 
 
 def test_a_notebook_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,13 @@ def test_by_name_or_path_and_several_at_once(home: Path) -> None:
     assert names(home) == {"three"}
 
 
+def test_by_a_pattern_of_names(home: Path) -> None:
+    refused(call("rm", "f*", "--yes", cwd=home), 2, "no run under runs/ is called like 'f*'")
+    done = call("rm", "t*", "runs/t[w]o", "--yes", cwd=home)
+    assert "Removed 2 runs." in done.stdout, done.stderr
+    assert names(home) == {"one"}
+
+
 @pytest.mark.parametrize(("answer", "left"), [("n\n", 3), ("\n", 3), ("y\n", 2)])
 def test_it_asks_a_person_first(home: Path, answer: str, left: int) -> None:
     ours, theirs = pty.openpty()

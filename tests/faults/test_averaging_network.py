@@ -828,7 +828,7 @@ def test_a_slow_network_slows_nobody_else(network: Network) -> None:
         (["parent", ENV, "--algo", "a4c"], "a4c"),
         (["parent", ENV, "--listen", ":8765"], "is not of the form"),
         (["parent", ENV, "--set", "net.hidden=[65536,65536,65536]"], "GB are free; make net.hidden smaller"),
-        (["parent", ENV, "--exchanges", "1.5"], "'1.5' is not a whole number"),
+        (["parent", ENV, "--exchanges", "1.5"], "--exchanges is '1.5'; it must be a whole number"),
         (["sweep", "averaging", "--algo", "a4c"], "a4c"),
         (["sweep", "averaging", "--seeds", "x"], "such as 1,2,3"),
         (["sweep", "averaging", "--children", "0"], "--children is 0"),

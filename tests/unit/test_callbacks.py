@@ -129,7 +129,11 @@ def test_the_last_row_stands_once_and_has_what_was_logged_last(
 
 @pytest.mark.parametrize(
     ("numbers", "said"),
-    [({"steps": 1}, "taken"), ({"a b": 1}, "taken, or is none"), ({"x": "text"}, "only numbers")],
+    [
+        ({"return_mean": 1}, "'return_mean' is a column of the run's own; log your number by another name"),
+        ({"a b": 1}, "'a b' is not a name to log by; take up to 100 letters"),
+        ({"x": "text"}, "only numbers"),
+    ],
 )
 def test_what_cannot_be_logged_ends_the_run(tmp_path: Path, numbers: dict[str, Any], said: str) -> None:
     with pytest.raises(RunError, match=said):
@@ -174,6 +178,19 @@ def test_callbacks_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "other").exists()
     with pytest.raises(UsageError, match="no callback"):
         manyhands.train("CartPole-v1", callbacks=[3], directory=tmp_path / "other")  # type: ignore[list-item]
+
+
+def test_a_resume_says_which_callbacks_are_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = short_run(tmp_path / "run", updates=2, callbacks=heard_by_command)
+    run.resume(steps=3 * BATCH, callbacks=heard_by_command)
+    assert "not kept" not in capsys.readouterr().err
+    run.resume(steps=4 * BATCH)
+    said = "callbacks are not kept; give --callback (from Python: callbacks=) again: test_callbacks:heard_by"
+    assert said in capsys.readouterr().err
+    run.resume(steps=5 * BATCH)
+    assert "not kept" not in capsys.readouterr().err, "the run has none any more"
 
 
 def test_stopping_at_the_start_plays_nothing(tmp_path: Path) -> None:

@@ -38,13 +38,40 @@ def test_a_section_named_by_a_number_is_refused() -> None:
 
 
 def test_an_unknown_setting_is_refused_with_the_near_one() -> None:
-    refused({"algo": {"learning_rat": 1}}, "algo.learning_rat", "did you mean learning_rate?")
+    refused({"algo": {"learning_rat": 1}}, "algo.learning_rat", "did you mean algo.learning_rate?")
     refused({"run": {"zzz": 1}}, "run.zzz", "max_lag", "workers")
     refused({"net": {3: 1}}, "net.3")
+    refused({"run": {"mode": "asinc"}}, "run.mode is 'asinc'", "did you mean async")
+
+
+def test_a_setting_in_place_of_a_section_is_refused_with_how_it_is_given() -> None:
+    for given in ({"gamma": 0.9}, {"algo.gamma": 0.9}):
+        refused(given, 'write {"algo": {"gamma": 0.9}}')
+    refused({"steps": 100}, 'write {"run": {"steps": 100}}')
+    refused({"collect.steps": 8}, 'write {"collect": {"steps": 8}}')
+    refused({"double": True}, 'write {"algo": {"double": true}}')
+    refused({"alg.gamma": 0.9}, "there is no section 'alg.gamma'")
+
+
+def test_what_is_wrong_in_a_file_is_told_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    for text, said in (
+        ("algo: {gama: 0.9}", r"run.yaml: there is no setting algo.gama; did you mean algo.gamma\?"),
+        ("algo: {gamma: 2}", "run.yaml: algo.gamma is 2"),
+        ("gamma: 0.9", 'run.yaml: there is no section .*write {"algo": {"gamma": 0.9}}'),
+    ):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=said):
+            resolve("CartPole-v1", "ppo", file)
+    file.write_text("algo: {gamma: 0.9}")
+    for wrong, said in (({"algo": {"gama": 1}}, "^there is no setting"), ({"algos": {}}, "^there is no sec")):
+        with pytest.raises(UsageError, match=said):
+            resolve("CartPole-v1", "ppo", file, (wrong,))
 
 
 def test_a_setting_of_another_algorithm_is_unknown() -> None:
-    refused({"run": {"algo": "a2c"}, "algo": {"clip": 0.1}}, "algo.clip")
+    refused({"run": {"algo": "a2c"}, "algo": {"clip": 0.1}}, "a2c has no setting algo.clip; ppo has it")
+    refused({"algo": {"double": True}}, "ppo has no setting algo.double; dqn, apex and adqn have it")
     assert Config.from_plain({"run": {"algo": "ppo"}, "algo": {"clip": 0.1}}).algo.clip == 0.1  # type: ignore[attr-defined]
 
 
@@ -84,13 +111,13 @@ def test_a_section_that_holds_no_settings_is_refused(name: str, section: Any) ->
         ("algo", "anneal", "yes", "true or false"),
         ("env", "id", 3, "text"),
         ("env", "kwargs", [1], "a mapping"),
-        ("net", "hidden", "64", "a list"),
+        ("net", "hidden", "64", "a list such as [64, 64]"),
         ("net", "hidden", [64, "x"], "a whole number"),
         ("net", "hidden", [64, 1.5], "a whole number"),
         ("net", "activation", "gelu", "one of tanh, relu"),
         ("run", "mode", "fast", "one of sync, pipelined, async"),
         ("run", "until", True, "one of solved, steps"),
-        ("run", "solved_at", "high", "a number"),
+        ("run", "solved_at", "high", "a number or null"),
     ],
 )
 def test_wrong_types_are_refused(section: str, name: str, value: Any, allowed: str) -> None:

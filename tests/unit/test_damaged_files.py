@@ -67,6 +67,19 @@ def test_whatever_a_state_calls_itself_is_shown_as_it_is(
     assert "\x1b" not in shown.out
 
 
+def test_runs_are_listed_by_status_and_as_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "damaged" / "config.yaml").write_text("run: {algo: nonsense}")
+    cli.main(["runs", "--json"])
+    listed = {row["run"]: row for row in json.loads(capsys.readouterr().out)}
+    assert listed["damaged"]["status"] == "damaged"
+    (sound,) = (row for row in listed.values() if row["status"] != "damaged")
+    assert (sound["steps"], sound["algo"], sound["path"]) == (77, "ppo", f"runs/{sound['run']}")
+    cli.main(["runs", "--status", "damaged"])
+    assert "77" not in capsys.readouterr().out
+    cli.main(["runs", "--status", "failed"])
+    assert capsys.readouterr().out == "No run under runs/ is failed.\n"
+
+
 @pytest.mark.parametrize("text", ["run: {algo: nonsense}", "env: [", "- a"])
 def test_runs_shows_the_sound_ones_beside_damaged_settings(
     home: Path, text: str, capsys: pytest.CaptureFixture[str]
@@ -76,6 +89,7 @@ def test_runs_shows_the_sound_ones_beside_damaged_settings(
     shown = capsys.readouterr()
     assert "77" in shown.out
     assert shown.err.count("\n") == 1
+    assert "damaged/config.yaml" in shown.err, "the run is named"
 
 
 BAD_COLUMNS: list[dict[str, object]] = [

@@ -62,6 +62,21 @@ class NoLogger:
     """Something else."""
 
 
+class NeedsArgument:
+    """One that cannot be made by its name alone."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+
+class NeverClosed:
+    """Half of a logger."""
+
+    def start(self, run: Run, resumed_at: int | None) -> None: ...
+
+    def log(self, steps: int, numbers: Mapping[str, float]) -> None: ...
+
+
 def logged(run: Run) -> dict[int, dict[str, float]]:
     """What any logger should have been told, by steps; of rows of the same step all together."""
     found: dict[int, dict[str, float]] = {}
@@ -303,9 +318,15 @@ def test_ones_own_by_an_entry_point_of_an_installed_package(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("log", "said"),
     [
-        ("wandbb", "did you mean wandb"),
-        ("csv:x", "write --log csv"),
-        ("wandb:", "write --log wandb:PROJECT"),
+        ("wandbb", "there is no logger 'wandbb'; .*did you mean wandb"),
+        ("csv:x", "there is no logger 'csv:x'; write csv$"),
+        ("wandb:", "there is no logger 'wandb:'; write wandb:PROJECT"),
+        ("test_loggers:NeedsArgument", "cannot make the logger .*TypeError.*place.*without arguments"),
+        ([NeverClosed], r"the class NeverClosed; make a logger of it: log=\[NeverClosed\(\)\]"),
+        (
+            NeverClosed(),
+            "^a NeverClosed is no logger: it lacks close; it needs the methods start, log and close",
+        ),
         ("no_such_module:Log", "cannot import the logger"),
         ("test_loggers:NoLogger", "needs the methods start, log and close"),
         (3, "is no logger"),

@@ -36,9 +36,11 @@ class DqnConfig:
     """Deep Q-learning (Mnih et al. 2015), with the improvements that followed as switches."""
 
     learning_rate: float = 2.5e-4
+    """How far a step of the optimizer (Adam) goes."""
     gamma: float = 0.99
     """Discount of future rewards."""
     max_grad_norm: float = 1.0
+    """Gradients are shortened to this length where they are longer."""
     reward_scale: float = 1.0
     """Rewards are multiplied by this before learning; values near 1 learn best."""
     reward_clip: float = 0.0
@@ -62,6 +64,7 @@ class DqnConfig:
     save_memory: bool = True
     """Save the transitions with the run, so that a resume is exact. Without, it fills the memory anew."""
     batch: int = 32
+    """Transitions drawn from the memory for one step of the optimizer."""
     steps_per_update: float = 4.0
     """Environment steps for one step of the optimizer, held exactly whatever the number of actors."""
     warmup: int = 1000

@@ -63,6 +63,7 @@ class OnPolicyConfig:
     """Settings that the on-policy algorithms share."""
 
     learning_rate: float = 3e-4
+    """How far a step of the optimizer (Adam) goes."""
     gamma: float = 0.99
     """Discount of future rewards."""
     gae_lambda: float = 0.95
@@ -70,7 +71,9 @@ class OnPolicyConfig:
     entropy: float = 0.0
     """Weight of the entropy bonus, against settling too early."""
     value_weight: float = 0.5
+    """Weight of the value's loss beside the policy's."""
     max_grad_norm: float = 0.5
+    """Gradients are shortened to this length where they are longer."""
     epochs: int = 4
     """Passes over each batch."""
     minibatch: int = 256
@@ -89,6 +92,7 @@ class OnPolicyConfig:
     anneal: bool = False
     """Let the learning rate fall to 0 over `run.steps`, or a parent's exchanges, as (1 - t)^anneal_power."""
     anneal_power: float = 1.0
+    """How the learning rate falls with `anneal`: 1 in a straight line, more faster at first."""
     log_std_end: float | None = None
     """Let a gaussian policy's log standard deviation go to this in a straight line over `run.steps`, instead
     of learning it (what depends on the state is learned all the same)."""

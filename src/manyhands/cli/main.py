@@ -3,13 +3,14 @@
 import argparse
 import importlib
 import os
+import select
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from manyhands import __version__
 from manyhands.cli.options import Parser
-from manyhands.core.errors import EXTRAS, ManyhandsError, UsageError, missing_extra
+from manyhands.core.errors import EXTRAS, ManyhandsError, UsageError, did_you_mean, missing_extra
 from manyhands.core.texts import one_line
 from manyhands.system.exits import INTERRUPTED, run_and_end
 
@@ -59,22 +60,37 @@ examples:
 """
 
 
-def parser(command: str = "", helping: bool = False) -> argparse.ArgumentParser:
+class TopParser(Parser):
+    """The parser of all commands."""
+
+    commands: dict[str, Parser]
+
+
+def parser(command: str = "", helping: bool = False) -> TopParser:
     """Return a parser of all commands, with the options of `command` alone."""
-    top = Parser(
+    top = TopParser(
         prog="manyhands",
         description="Train deep reinforcement-learning agents on every machine you have.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"manyhands {__version__}")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    top.commands = {}
     for name, (module, text) in COMMANDS.items():
-        one = commands.add_parser(name, help=text)
+        one = top.commands[name] = commands.add_parser(name, help=text)
         if name == command and module:
             one.helping = helping
             _command(name)[0](one)
     return top
+
+
+def _check_command(given: list[str]) -> None:
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        raise UsageError(
+            f"there is no command {given[0]!r:.100}{did_you_mean(given[0], COMMANDS)} "
+            "(see `manyhands --help`)"
+        )
 
 
 def _command(name: str) -> tuple[Callable[[Any], None], Callable[[argparse.Namespace], None]]:
@@ -101,10 +117,11 @@ def _run(given: list[str]) -> None:
             learn_to_optimise(given[1:])
             return
         helping = any(word in given for word in ("-h", "--help"))
-        options, unknown = parser(given[0] if given else "", helping).parse_known_args(given)
+        _check_command(given)
+        top = parser(given[0] if given else "", helping)
+        options, unknown = top.parse_known_args(given)
         if unknown:  # argparse itself would point to the help that has none of a command's options
-            command = f"manyhands {options.command}" if options.command else "manyhands"
-            raise UsageError(f"{' '.join(unknown)}: there is no such option (see `{command} --help`)")
+            (top.commands[options.command] if options.command else top).refuse(unknown)
         if options.command is None:
             parser().print_help()
             return
@@ -130,12 +147,12 @@ def _run(given: list[str]) -> None:
 
 def _nobody_reads() -> bool:
     """Return whether whoever read what this program prints has had enough, such as `head`."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor complain at the end
-        return True
-    return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor complain at the end
+    return True
 
 
 def _leave(message: str, code: int) -> NoReturn:

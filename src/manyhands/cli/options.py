@@ -1,11 +1,12 @@
 """Options that several commands share, spelled once. Cheap to import, because `--help` needs all of them."""
 
 import argparse
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from manyhands.core.errors import UsageError
+from manyhands.core.errors import UsageError, did_you_mean
 from manyhands.envs.importing import check_pattern
 
 
@@ -15,18 +16,58 @@ class Parser(argparse.ArgumentParser):
     helping = False
     """Whether its help is asked for: only then are texts looked up in settings and packages, slowly."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.known: list[argparse.Action] = []
+        """All options and arguments that it has."""
+        super().__init__(*arguments, **named)
+
+    def add_argument(self, *names: Any, **named: Any) -> argparse.Action:
+        action = super().add_argument(*names, **named)
+        self.known.append(action)
+        return action
+
     def error(self, message: str) -> NoReturn:
+        if wrong := WRONG_NUMBER.fullmatch(message):
+            name, kind, given = wrong.groups()
+            message = f"{name} is {given}; it must be {NUMBERS[kind]}"
+        elif wrong := WRONG_CHOICE.fullmatch(message):
+            name, given = wrong.groups()
+            choices = [str(each) for action in self.known for each in _choices(action, name)]
+            near = did_you_mean(given.strip("'"), choices)
+            message = f"{name} is {given}; it must be {' or '.join(choices)}{near}"
         raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Refuse words of a call that it has no options or arguments for."""
+        option = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
+        several = [name for action in self.known if (name := SEVERAL.get(str(action.metavar)))]
+        if option is None and several:
+            raise UsageError(f"{' '.join(unknown)}: {several[0]} at a time (see `{self.prog} --help`)")
+        options = [name for action in self.known for name in action.option_strings]
+        near = did_you_mean(option, options) if option is not None and option.startswith("--") else ""
+        raise UsageError(f"{' '.join(unknown)}: there is no such option{near} (see `{self.prog} --help`)")
+
+
+WRONG_NUMBER = re.compile(r"argument (.+?): invalid (int|float|parse_int) value: (.*)", re.DOTALL)
+WRONG_CHOICE = re.compile(r"argument (.+?): invalid choice: (.*) \(choose from .*\)", re.DOTALL)
+"""What argparse says of a value that an option does not take."""
+WHOLE = "a whole number such as 2"
+NUMBERS = {"float": "a number such as 0.5", "int": WHOLE, "parse_int": WHOLE}
+SEVERAL = {"ENV": "one environment", "RUN": "one run"}
+"""What there is one of in a call, by the name of the argument."""
+
+
+def _choices(action: argparse.Action, name: str) -> Iterable[Any]:
+    """Return what the option or argument called `name` takes; nothing for any other."""
+    called = name in ("/".join(action.option_strings), action.metavar)
+    return action.choices if called and action.choices is not None else ()
 
 
 def parse_int(text: str) -> int:
     """Accepts 1000000, 1_000_000 and 1e6."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.5
+    number = float(text)
     if not number.is_integer():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+        raise ValueError(text)
     return int(number)
 
 
@@ -65,6 +106,26 @@ def add_setting(parser: Any, option: str, **more: Any) -> None:
 
         text = field_help(option, RunConfig, ", or the recipe's", more)
     parser.add_argument(option, help=text, **more)
+
+
+RUN_SETTINGS = ("workers", "mode", "cpus_per_worker", "steps", "minutes", "until", "seed")
+"""Settings of a run that have options of their own."""
+
+
+def add_run_settings(parser: Any) -> None:
+    """Add the options for `RUN_SETTINGS`, and the other way to say the mode."""
+    add_setting(parser, "--workers", type=int)
+    add_setting(parser, "--mode")
+    parser.add_argument(
+        "--barrier",
+        choices=("on", "off"),
+        help="a3c, adqn: whether cores wait for one another after every episode (default: on)",
+    )
+    add_setting(parser, "--cpus-per-worker", type=float)
+    add_setting(parser, "--steps", type=parse_int)
+    add_setting(parser, "--minutes", type=float)
+    add_setting(parser, "--until")
+    add_setting(parser, "--seed", type=int)
 
 
 def add_field(parser: Any, option: str, cls: type[Any], **more: Any) -> None:

@@ -24,7 +24,14 @@ WIDE = 200
 """Columns of a table that does not go to a terminal."""
 
 
+STATUSES = ("running", "solved", "finished", "stopped", "failed", "interrupted", "no checkpoint", "damaged")
+
+
 def add_runs(runs: Any) -> None:
+    runs.add_argument(
+        "--status", choices=STATUSES, metavar="STATUS", help=f"only these: {', '.join(STATUSES)}"
+    )
+    runs.add_argument("--json", action="store_true", help="one JSON list on stdout")
     add_debug(runs)
 
 
@@ -43,43 +50,66 @@ def add_events(events: Any) -> None:
 
 def add_rm(rm: Any) -> None:
     rm.description = "Remove runs from the disk, for good. Runs in use and directories that are no runs stay."
-    rm.add_argument("run", metavar="RUN", nargs="+", help="a run's name or path")
+    rm.add_argument(
+        "run", metavar="RUN", nargs="+", help="a run's name or path, or a pattern of names: 'CartPole-*'"
+    )
     rm.add_argument("--yes", action="store_true", help="do not ask")
     add_debug(rm)
 
 
 def list_runs(options: argparse.Namespace) -> None:
-    found = store.all_runs()
-    if not found:
-        print("No runs under runs/ yet. Make one: manyhands train LunarLander-v3")
+    found = [_facts(item) for item in store.all_runs()]
+    chosen = [facts for facts in found if options.status in (None, facts["status"])]
+    if options.json:
+        print(json.dumps(chosen, indent=2))
+        return
+    if not chosen:
+        some = f"No run under runs/ is {options.status}." if found else "No runs under runs/ yet."
+        print(some if found else f"{some} Make one: manyhands train LunarLander-v3")
         return
     table = Table(box=None)
     for heading in ("run", "environment", "algo", "seed", "status", "steps", "time", "best test"):
         table.add_column(heading, justify="right" if heading in ("steps", "time", "best test") else "left")
-    for item in found:
-        try:
-            row = _run_row(item)
-        except ManyhandsError as error:
-            row = (item.name, "", "", "", "damaged", "", "", "")
-            print(f"manyhands: {one_line(error)}", file=sys.stderr)
-        table.add_row(*(Text(one_line(cell)) for cell in row))  # files may hold markup, or a terminal's codes
+    for facts in chosen:  # whose files may hold markup, or a terminal's codes
+        table.add_row(*(Text(one_line(cell)) for cell in _run_row(facts)))
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDE  # names are for other programs to read, so they are not shortened
     console.print(table)
 
 
-def _run_row(item: store.Run) -> tuple[str, ...]:
-    config, status = item.config(), item.status()
-    best = status.get("best_mean", status.get("last_mean"))  # a parent judges its last agent alone
+def _facts(item: store.Run) -> dict[str, Any]:
+    """Return what is known of a run in a line; of a damaged one its name, and what is wrong is told."""
+    facts: dict[str, Any] = {"run": item.name, "path": str(item.path)}
+    try:
+        config, status = item.config(), item.status()
+    except ManyhandsError as error:
+        print(f"manyhands: {one_line(error)}", file=sys.stderr)
+        return {**facts, "status": "damaged"}
+    return {
+        **facts,
+        "environment": config.env.id,
+        "algo": config.run.algo,
+        "seed": config.run.seed,
+        "status": _state(item, status),
+        "steps": status.get("steps", 0),
+        "seconds": status.get("seconds", 0.0),
+        "best_test": status.get("best_mean", status.get("last_mean")),  # a parent judges its last agent alone
+    }
+
+
+def _run_row(facts: dict[str, Any]) -> tuple[str, ...]:
+    if facts["status"] == "damaged" and "algo" not in facts:
+        return (facts["run"], "", "", "", "damaged", "", "", "")
+    best = facts["best_test"]
     return (
-        item.name,
-        config.env.id,
-        config.run.algo,
-        str(config.run.seed),
-        _state(item, status),
-        f"{status.get('steps', 0):,}",
-        f"{status.get('seconds', 0.0):.1f} s",
+        facts["run"],
+        facts["environment"],
+        facts["algo"],
+        str(facts["seed"]),
+        facts["status"],
+        f"{facts['steps']:,}",
+        f"{facts['seconds']:.1f} s",
         "-" if best is None else figures(best),
     )
 
@@ -122,7 +152,8 @@ def remove(options: argparse.Namespace) -> None:
     """Remove all of them or none: every name is looked at before the first run goes."""
     from manyhands.runs import remove as removal
 
-    found = {run.path.resolve(): run for run in map(removal.removable, options.run)}
+    names = [name for word in options.run for name in removal.matching(word)]
+    found = {run.path.resolve(): run for run in map(removal.removable, names)}
     if not options.yes:
         if not sys.stdin.isatty():
             raise UsageError("nobody is here to be asked; give --yes to remove them")

@@ -78,7 +78,8 @@ def worker(options: argparse.Namespace) -> None:
     limits = OwnLimits(memory, options.max_lanes, options.max_message)
     daemon = Daemon(url, procs, name, options.once, options.allow, limits)
     daemon.check()
-    print(f"{name}: {procs} processes wait for runs at {Address.parse(url)}", flush=True)
+    wait = "1 process waits" if procs == 1 else f"{procs} processes wait"
+    print(f"{name}: {wait} for runs at {Address.parse(url)}", flush=True)
     code = daemon.run()
     if code:
         sys.exit(code)

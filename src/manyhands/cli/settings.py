@@ -13,14 +13,23 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from manyhands.cli.options import add_algo, add_debug, add_recipes, add_settings
+from manyhands.cli.options import (
+    RUN_SETTINGS,
+    add_algo,
+    add_debug,
+    add_recipes,
+    add_run_settings,
+    add_settings,
+)
 from manyhands.config.resolve import general, merge, parse_override, recipe, resolve_with_sources
 from manyhands.config.sentences import Setting, sections_of, settings_of
 from manyhands.config.settings import Config, RunConfig
 from manyhands.core.env_config import EnvConfig
+from manyhands.core.errors import UsageError
 from manyhands.core.texts import one_line
 from manyhands.envs import lto  # noqa: F401 (which registers its environment)
 from manyhands.envs.make import check_known
+from manyhands.runs import store
 
 DEFAULT = "default"
 """The source of settings that nobody has given."""
@@ -52,6 +61,12 @@ class Row:
         )
 
     @property
+    def changed(self) -> bool:
+        """Whether it differs from the setting's default."""
+        default = self.setting.default
+        return bool(self.value != (list(default) if isinstance(default, tuple) else default))
+
+    @property
     def style(self) -> str:
         return DIM if self.source == DEFAULT else CHANGED
 
@@ -59,13 +74,17 @@ class Row:
 def add_show_settings(settings: Any) -> None:
     settings.description = (
         "Every setting of a run, its value here, where that comes from, and what it means; without ENV the "
-        "algorithm's general settings. Nothing is started."
+        "algorithm's general settings, and of a run what its config.yaml says. Nothing is started."
     )
-    settings.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
+    settings.add_argument(
+        "env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable; or a run's name or path"
+    )
     add_algo(settings)
     settings.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file")
     add_settings(settings)
+    add_run_settings(settings)
     add_recipes(settings)
+    settings.add_argument("--changed", action="store_true", help="only what differs from the defaults")
     settings.add_argument("--json", action="store_true", help="one JSON list on stdout")
     add_debug(settings)
 
@@ -84,13 +103,13 @@ def add_print_recipe(recipe: Any) -> None:
 
 
 def show_settings(options: argparse.Namespace) -> None:
-    if options.env is not None:
-        check_known(EnvConfig(options.env))
-    overrides = tuple(parse_override(text) for text in options.set)
-    found = resolve_with_sources(
-        options.env, options.algo, options.config, overrides, recipes=options.recipes
-    )
-    rows = list(rows_of(found.config, found.sources))
+    env, file = _env_or_run(options.env, options.config)
+    own = _own_options(options)
+    overrides = [parse_override(text) for text in options.set]
+    overrides += [{"run": {name: value}} for name, (value, _) in own.items()]
+    found = resolve_with_sources(env, options.algo, file, overrides, recipes=options.recipes)
+    sources = {**found.sources, **{f"run.{name}": option for name, (_, option) in own.items()}}
+    rows = [row for row in rows_of(found.config, sources) if row.changed or not options.changed]
     if options.json:
         print(json.dumps([_plain(row) for row in rows], indent=2))
         return
@@ -100,6 +119,36 @@ def show_settings(options: argparse.Namespace) -> None:
         return
     console.print(_opening(found.config, found.sources), soft_wrap=True)
     console.print(tables(rows, found.config.run.algo, console.width))
+
+
+def _env_or_run(given: str | None, file: Path | None) -> tuple[str | None, Path | None]:
+    """Return the environment and the file of settings; those of a run where that is what is `given`."""
+    if given is None:
+        return None, file
+    try:
+        check_known(EnvConfig(given))
+    except UsageError:
+        run = store.find_or_none(given)
+        if run is None:
+            raise
+        if file is not None:
+            raise UsageError(f"{run.path} is a run, with a config.yaml of its own; no --config") from None
+        return None, run.path / "config.yaml"
+    return given, file
+
+
+def _own_options(options: argparse.Namespace) -> dict[str, tuple[Any, str]]:
+    """Return the values of settings of a run that have options of their own, each with its option."""
+    given = {
+        name: (value, f"--{name.replace('_', '-')}")
+        for name in RUN_SETTINGS
+        if (value := getattr(options, name)) is not None
+    }
+    if options.barrier is not None:
+        if "mode" in given:
+            raise UsageError("--barrier on is --mode sync, and off is async; give one of them")
+        given["mode"] = ("sync" if options.barrier == "on" else "async", "--barrier")
+    return given
 
 
 def rows_of(config: Config, sources: Mapping[str, str]) -> Iterable[Row]:
@@ -124,6 +173,8 @@ def _plain(row: Row) -> dict[str, Any]:
 
 def _print_lines(rows: list[Row]) -> None:
     """Print one line for each, for `grep`."""
+    if not rows:
+        return
     cells = [(row.setting.path, row.shown, row.source, row.setting.sentence) for row in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(3)]
     for line in cells:
@@ -145,6 +196,8 @@ def tables(rows: list[Row], algo: str, width: int) -> Group:
     parts: list[Any] = []
     for section, cls in sections_of(algo).items():
         own = [row for row in rows if row.setting.section == section]
+        if not own:
+            continue
         about = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
         parts += [Text(), Text.assemble((section, "bold cyan"), "  ", (about, DIM))]
         parts.append(_wide_table(own, rows) if width >= WIDE else _narrow_table(own, rows))

@@ -9,9 +9,8 @@ from manyhands.cli.options import (
     add_debug,
     add_quiet,
     add_run,
-    add_setting,
+    add_run_settings,
     add_told,
-    parse_int,
 )
 from manyhands.config.resolve import merge, parse_override
 from manyhands.core.errors import UsageError
@@ -24,29 +23,18 @@ def add_train(train: Any) -> None:
     )
     train.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium id, or module:callable")
     add_algo(train)
-    add_setting(train, "--workers", type=int)
-    add_setting(train, "--mode")
-    train.add_argument(
-        "--barrier",
-        choices=("on", "off"),
-        help="a3c, adqn: whether cores wait for one another after every episode (default: on)",
-    )
+    add_run_settings(train)
     train.add_argument(
         "--channel",
         metavar="URL",
         help="who plays: a broker's workers, amqp://user:password@host:5672/; a Ray cluster, ray (started "
         "here), ray:auto or ray://host:10001 (default: $MANYHANDS_CHANNEL, else processes here)",
     )
-    add_setting(train, "--cpus-per-worker", type=float)
     train.add_argument(
         "--executors", type=int, default=1, help="learners that share a broker's data, of --steps each"
     )
     train.add_argument("--join", metavar="RUN", help="be one more executor of a run at the broker")
     add_allow(train)
-    add_setting(train, "--steps", type=parse_int)
-    add_setting(train, "--minutes", type=float)
-    add_setting(train, "--until")
-    add_setting(train, "--seed", type=int)
     train.add_argument(
         "--start-from",
         metavar="RUN[:CHECKPOINT]",

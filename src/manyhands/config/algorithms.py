@@ -14,6 +14,7 @@ from typing import Any
 from manyhands.config import plugins
 from manyhands.core.action_spaces import ActionSpace
 from manyhands.core.errors import UsageError, did_you_mean
+from manyhands.core.missing_code import why_not_imported
 from manyhands.core.texts import one_line
 
 BUILT_IN = {
@@ -90,7 +91,7 @@ def _imported(name: str) -> Any:
             found = getattr(importlib.import_module(module_name), class_name)
         except (ImportError, AttributeError) as error:
             raise UsageError(
-                f"run.algo is {name}, which cannot be imported: {error}{_again(name)}"
+                f"run.algo is {name}, which cannot be imported: {why_not_imported(name, error)}{_again(name)}"
             ) from error
     _check_class(found, f"run.algo is {name}")
     return found

@@ -122,7 +122,7 @@ def resolve_with_sources(
     given = [Layer(str(file), read_yaml(file))] if file is not None else []
     given += [Layer(OVERRIDE, override) for override in overrides]
     for layer in given:
-        check_sections(layer.plain)
+        _check_sections(layer, file)
     together = merge(*(layer.plain for layer in given))
     played = env_id if env_id is not None else together.get("env", {}).get("id")
     named = [] if env_id is None else [Layer("ENV", {"env": {"id": env_id}})]
@@ -130,7 +130,12 @@ def resolve_with_sources(
         named.append(Layer("--algo", {"run": {"algo": algo}}))
     wanted = algo if algo is not None else together.get("run", {}).get("algo", default_algo)
     layers = [*_base(played, wanted, recipes), *given, *named]
-    config = Config.from_plain(merge(*(layer.plain for layer in layers)))
+    try:
+        config = Config.from_plain(merge(*(layer.plain for layer in layers)))
+    except UsageError as error:
+        if file is not None and _is_wrong([layer for layer in layers if layer.source != OVERRIDE], error):
+            raise UsageError(f"{file}: {error}") from error
+        raise
     sources = {
         f"{section}.{name}": layer.source
         for layer in layers
@@ -141,6 +146,24 @@ def resolve_with_sources(
     changed = [name for name, value in vars(collect).items() if value != getattr(config.collect, name)]
     sources.update({f"collect.{name}": config.run.algo for name in changed})
     return Resolved(replace(config, collect=collect), sources)
+
+
+def _check_sections(layer: Layer, file: Path | None) -> None:
+    try:
+        check_sections(layer.plain)
+    except UsageError as error:
+        if layer.source == str(file):
+            raise UsageError(f"{file}: {error}") from error
+        raise
+
+
+def _is_wrong(layers: Sequence[Layer], error: UsageError) -> bool:
+    """Return whether these layers alone are refused for the same reason."""
+    try:
+        Config.from_plain(merge(*(layer.plain for layer in layers)))
+    except UsageError as same:
+        return str(same) == str(error)
+    return False
 
 
 def _base(env_id: Any, algo: Any, recipes: Path | None) -> tuple[Layer, ...]:

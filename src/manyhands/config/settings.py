@@ -5,10 +5,11 @@ A setting is addressed as `section.name`, in recipes, in `config.yaml` and with 
 
 import contextlib
 import dataclasses
+import json
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -110,7 +111,7 @@ class RunConfig:
     seed: int = 0
     """What all chance is drawn from: in sync and pipelined mode the same seed gives the same result."""
     steps: int = 1_000_000
-    """Stop after this many environment steps at the latest."""
+    """Stop after the update that reaches this many environment steps."""
     minutes: float = 0.0
     """Stop after this many minutes by the clock, and test and save what was learned by then; 0 is no limit. A
     run that is resumed has as many again."""
@@ -124,9 +125,11 @@ class RunConfig:
     test_every: int = 20_000
     """Environment steps between two tests of the greedy policy."""
     test_episodes: int = 100
-    """Episodes of a whole test; a hopeless one is stopped early."""
+    """Episodes of a whole test. One ends after 16 where their mean is more than a standard error below what
+    `solved_at` and `margin` ask for."""
     test_share: float = 0.1
-    """Steps played in tests, as a part of those played in training; twice that near the goal."""
+    """Steps played in tests, as a part of those played in training; twice that near the goal, where at most a
+    quarter of the way from the first returns to `solved_at` is left."""
     margin: float = 2.0
     """How many standard errors a test must lie above `solved_at`, so that an agent that passed by luck goes
     on learning. A second test, of as many other episodes, must then keep half of it to count as solved."""
@@ -144,7 +147,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         algorithms.check_name(self.algo)
-        require(self.workers >= -1, "run.workers", self.workers, "0 (inline) or more")
+        require(self.workers >= -1, "run.workers", self.workers, "0 (inline) or more, or -1 (one per core)")
         require(self.workers <= 1024, "run.workers", self.workers, "at most 1024")
         require(0 <= self.seed < 2**63, "run.seed", self.seed, "between 0 and 2^63")
         positive(self, "run", "steps", "test_every", "test_episodes", "hang_timeout")
@@ -155,7 +158,7 @@ class RunConfig:
         not_negative(self, "run", "minutes", "updates")
         not_negative(self, "run", "test_share", "margin", "checkpoint_every", "max_lag", "max_faults")
         if self.solved_at is not None:
-            require(math.isfinite(self.solved_at), "run.solved_at", self.solved_at, "a number")
+            require(math.isfinite(self.solved_at), "run.solved_at", self.solved_at, "a number or null")
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class Config:
             env=_build(EnvConfig, plain.get("env", {}), "env"),
             net=_build(NetConfig, plain.get("net", {}), "net"),
             collect=_build(CollectConfig, plain.get("collect", {}), "collect"),
-            algo=_build(algorithms.find(run.algo).config, plain.get("algo", {}), "algo"),
+            algo=_build(algorithms.find(run.algo).config, plain.get("algo", {}), "algo", run.algo),
             run=run,
         )
 
@@ -207,38 +210,66 @@ def check_sections(plain: Mapping[str, Any]) -> None:
         if name not in sections:
             raise UsageError(
                 f"there is no section {name!r}; sections are {', '.join(sorted(sections))}"
-                f"{did_you_mean(str(name), sections)}"
+                f"{_in_its_section(name, section) or did_you_mean(str(name), sections)}"
             )
         if not isinstance(section, Mapping):
             raise UsageError(f"section {name!r} must hold settings, not {section!r}")
 
 
-def _build(cls: type[T], values: Mapping[str, Any], section: str) -> T:
+def _in_its_section(name: Any, value: Any) -> str:
+    """Return a hint for a setting that was given as a section: how it is given within its own."""
+    given, _, rest = str(name).partition(".")
+    own = [algorithms.find(algo).config for algo in algorithms.BUILT_IN]
+    classes: dict[str, list[type[Any]]] = {"run": [RunConfig], "algo": own, "net": [NetConfig]}
+    classes |= {"collect": [CollectConfig], "env": [EnvConfig]}
+    for section, kinds in classes.items():
+        known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+        setting = rest if given == section else str(name)
+        if setting in known:
+            return f"; write {json.dumps({section: {setting: value}}, default=str):.200}"
+    return ""
+
+
+def _has(algo: str, name: str) -> bool:
+    return any(field.name == name for field in dataclasses.fields(algorithms.find(algo).config))
+
+
+def _unknown(name: str, known: Collection[str], section: str, algo: str) -> str:
+    """Return what is wrong with a setting that there is none of."""
+    others = [other for other in algorithms.BUILT_IN if _has(other, name)] if algo else []
+    if others:
+        listed = f"{', '.join(others[:-1])} and {others[-1]} have" if others[1:] else f"{others[0]} has"
+        return f"{algo} has no setting {section}.{name}; {listed} it"
+    near = did_you_mean(name, known, f"{section}.")
+    return f"there is no setting {section}.{name}{near or '; there are ' + ', '.join(sorted(known))}"
+
+
+def _build(cls: type[T], values: Mapping[str, Any], section: str, algo: str = "") -> T:
+    """Make a section's settings; `algo` is the algorithm whose own they are, if they are one's."""
     hints = typing.get_type_hints(cls)
     known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    others = f"; there are {', '.join(sorted(known))}"
     for name in values:
         if name not in known:
-            raise UsageError(
-                f"there is no setting {section}.{name}{did_you_mean(str(name), known) or others}"
-            )
+            raise UsageError(_unknown(str(name), known, section, algo))
     return cls(**{name: _convert(hints[name], value, f"{section}.{name}") for name, value in values.items()})
 
 
-def _convert(hint: Any, value: Any, name: str) -> Any:
+def _convert(hint: Any, value: Any, name: str, otherwise: str = "") -> Any:
     """Return `value` as the type `hint`; whole numbers may stand for fractions, but not the reverse."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
-        return _convert(next(a for a in arguments if a is not type(None)), value, name)
+        return _convert(next(a for a in arguments if a is not type(None)), value, name, " or null")
     if origin is Literal:
-        require(value in arguments, name, value, f"one of {', '.join(map(str, arguments))}")
+        near = did_you_mean(str(value), map(str, arguments))
+        require(value in arguments, name, value, f"one of {', '.join(map(str, arguments))}{near}")
         return value
     if origin is tuple:
         if arguments[0] is int and type(value) is int:
             value = [value]  # net.hidden=256 is one layer
-        require(isinstance(value, list | tuple), name, value, "a list")
+        wanted = "a list such as [64, 64]" if arguments[0] is int else "a list"
+        require(isinstance(value, list | tuple), name, value, wanted)
         return tuple(_convert(arguments[0], item, name) for item in value)
     if origin is dict:
         require(isinstance(value, Mapping), name, value, "a mapping such as {key: value}")
@@ -253,5 +284,5 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     if hint is int and isinstance(value, int):
         require(abs(value) < 2**63, name, f"a number of {len(hex(value))} hexadecimal digits", "below 2^63")
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    require(type(value) is hint, name, value, words[hint])
+    require(type(value) is hint, name, value, words[hint] + otherwise)
     return value

@@ -17,6 +17,10 @@ class UsageError(ManyhandsError):
     exit_code = 2
 
 
+class MissingCodeError(UsageError):
+    """Code of a user's own that is not found by the name that was given."""
+
+
 class RunError(ManyhandsError):
     """A run that could not go on or could not be read."""
 
@@ -55,8 +59,12 @@ def need_library(what: str, library: str) -> None:
         raise missing_extra(what, library)
 
 
-def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """Return a hint such as `; did you mean LunarLander-v3?`, or nothing when no name is near."""
+def did_you_mean(given: str, allowed: Iterable[str], prefix: str = "") -> str:
+    """Return a hint such as `; did you mean LunarLander-v3?`, or nothing when no name is near.
+
+    `prefix` is shown before each suggested name.
+    """
     by_lower = {name.lower(): name for name in allowed}
     matches = difflib.get_close_matches(given.lower(), by_lower, n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(by_lower[match] for match in matches)}?" if matches else ""
+    near = " or ".join(prefix + by_lower[match] for match in matches)
+    return f"; did you mean {near}?" if near else ""

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from manyhands.core.errors import UsageError, did_you_mean
+from manyhands.core.errors import MissingCodeError, UsageError, did_you_mean
+from manyhands.core.missing_code import why_not_imported
 
 MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 PATTERN = re.compile(rf"{MODULE}:(\*|[A-Za-z_]\w*|(?:[\w-]+/)?[\w-]+-v\d+)", re.ASCII)
@@ -39,11 +40,12 @@ def imported(path: str, what: str) -> Callable[..., Any]:
     """Return the callable at `path`, a module and a name at its top level; `what` says what it is for."""
     module, _, name = path.partition(":")
     if not name.isidentifier():
-        raise UsageError(f"{path!r} is not of the form module:name, without dots behind the colon")
+        raise MissingCodeError(f"{path!r} is not of the form module:name, without dots behind the colon")
     try:
         found: Any = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever a module does when it is imported
-        raise UsageError(f"cannot import the {what} {path!r}: {error}") from error
+        why = why_not_imported(path, error)
+        raise MissingCodeError(f"cannot import the {what} {path!r}: {why}") from error
     if not callable(found):
         raise UsageError(f"{path!r} is {type(found).__name__}, not a callable, so not the {what}")
     made: Callable[..., Any] = found

@@ -1,8 +1,9 @@
 """Environments: making any Gymnasium one, and describing its spaces as plain data."""
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from typing import Any
 
@@ -24,6 +25,8 @@ MakeEnv = Callable[..., Env]
 MINATAR = "MinAtar/"
 LIBRARIES = {"gymnasium.envs.box2d": "Box2D", "gymnasium.envs.mujoco": "mujoco"}
 """What environments of Gymnasium need, by the beginning of where they are defined."""
+WARNED: set[str] = set()
+"""What Gymnasium has warned of in this process."""
 CLOSER = Closer()
 """Remembers which kinds of environments cannot be closed."""
 
@@ -49,7 +52,8 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
         return env
     try:
         # The collector checks every observation itself; Gymnasium's checker would only slow it down.
-        env = gymnasium.make(_spec(config.id), disable_env_checker=True, **arguments)
+        with _warned_once():
+            env = gymnasium.make(_spec(config.id), disable_env_checker=True, **arguments)
         return Forgetful(env) if config.family == "MinAtar" else env
     except ManyhandsError:
         raise
@@ -61,6 +65,22 @@ def make(config: EnvConfig, callable_env: MakeEnv | None = None, **extra: Any) -
         raise UsageError(f"{config.id} does not accept {arguments!s:.200}: {error}") from error
     except Exception as error:
         raise EnvError(f"{config.id} could not be made: {type(error).__name__}: {error}") from error
+
+
+def ignore_versions() -> None:
+    """Leave it to another process, which makes the same environment, to show that its version is old."""
+    warnings.filterwarnings("ignore", ".*(latest versioned environment|is out of date)", module="gymnasium")
+
+
+@contextmanager
+def _warned_once() -> Iterator[None]:
+    """Show each warning of a kind of environment once, not for each one that is made."""
+    with warnings.catch_warnings(record=True) as caught:
+        yield
+    for each in caught:
+        if str(each.message) not in WARNED:
+            WARNED.add(str(each.message))
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 class Forgetful(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -10,6 +10,7 @@ from manyhands.channels.processes.worker import WorkerSide
 from manyhands.collect.collector import Collector
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.events import Notice
+from manyhands.envs.make import ignore_versions
 from manyhands.hogwild.cores import open_core
 from manyhands.system.exits import run_and_end
 from manyhands.system.processes import FAILED, die_with_parent
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> None:
     os.nice(NICENESS)
     # Ctrl-C reaches the whole process group; the executor decides when workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_versions()
     channel = WorkerSide(socket_fd, progress_fd, board_fd, rollout_fds)
     try:
         collector = Collector(

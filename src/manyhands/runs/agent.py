@@ -16,6 +16,7 @@ from manyhands.envs import make as envs
 from manyhands.envs.codec import Encoder, decoder, encoder, split_batch
 from manyhands.envs.describe import describe
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.own_code import explained
 from manyhands.runs.scores import Scores
 from manyhands.runs.store import Run
 
@@ -90,7 +91,8 @@ def _shape(obs: Any) -> tuple[int, ...]:
 
 def load(run: Run, which: str | None = None, callable_env: envs.MakeEnv | None = None) -> Agent:
     checkpoint, config = run.checkpoint(which), run.config().env
-    env = envs.make(config, callable_env)
+    with explained(run):
+        env = envs.make(config, callable_env)
     try:
         return from_checkpoint(checkpoint, env, config.id)
     finally:
@@ -127,7 +129,8 @@ def judge(
     if episodes < 1:
         raise UsageError(f"{episodes} episodes judge nothing; give 1 or more")
     checkpoint: Checkpoint = run.checkpoint(which)
-    player = EpisodePlayer(run.config().env, checkpoint.spec, checkpoint.action, callable_env)
+    with explained(run):
+        player = EpisodePlayer(run.config().env, checkpoint.spec, checkpoint.action, callable_env)
     try:
         found = player.play(checkpoint.weights, episodes, seed, sample)
         return Scores(found.returns, found.lengths, goal(run, callable_env))
@@ -140,7 +143,8 @@ def goal(run: Run, callable_env: envs.MakeEnv | None = None) -> float | None:
     config = run.config()
     if config.run.solved_at is not None:
         return config.run.solved_at
-    env = envs.make(config.env, callable_env)
+    with explained(run):
+        env = envs.make(config.env, callable_env)
     try:
         return describe(env).threshold
     finally:

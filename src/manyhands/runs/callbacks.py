@@ -61,9 +61,12 @@ class RunEvent:
     def log(self, **numbers: float) -> None:
         """Add numbers of one's own to the next row of metrics.jsonl, and to every logger."""
         for name, value in numbers.items():
-            if name in TAKEN or not NAME.fullmatch(name):
+            if name in TAKEN:
+                raise UsageError(f"{name!r} is a column of the run's own; log your number by another name")
+            if not NAME.fullmatch(name):
                 raise UsageError(
-                    f"{name!r:.100} cannot be logged by a callback: the name is taken, or is none"
+                    f"{name!r:.100} is not a name to log by; take up to 100 letters, digits and . / _ -, "
+                    "of which a letter or _ comes first"
                 )
             try:
                 self.numbers[name] = float(value)
@@ -82,6 +85,10 @@ class Callbacks:
         self.pending: dict[str, float] = {}
         self.failure: Exception | None = None
         self.failed_at = ""
+
+    def names(self) -> list[str]:
+        """Return what they are called."""
+        return [_name(callback) for callback in self.callbacks]
 
     def tell(self, kind: Kind, executor: Executor, **facts: Any) -> Exception | None:
         """Call them all; returns what one of them has raised, after which none is called again."""

@@ -2,8 +2,11 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+
+import gymnasium
 
 from manyhands.config import algorithms
 from manyhands.config.resolve import environment, resolve
@@ -13,6 +16,7 @@ from manyhands.runs import store
 from manyhands.runs.callbacks import Callback, find_callback
 from manyhands.runs.loggers.choose import Log
 from manyhands.runs.open_channel import CHANNEL_VARIABLE, broker_name
+from manyhands.runs.own_code import explained
 from manyhands.runs.store import Run
 from manyhands.runs.training import Measures, join, train
 from manyhands.runs.view import View
@@ -53,6 +57,7 @@ def launch(
     _check_executors(executors, channel, start_from)
     if algo is not None and not isinstance(algo, str):
         algo = algorithms.register(algo)
+    _check_env(env)
     called = find_callbacks(callbacks)
     run: dict[str, Any] = {"workers": workers, "mode": mode, "steps": steps, "until": until, "seed": seed}
     run |= {"minutes": minutes, "cpus_per_worker": cpus_per_worker}
@@ -61,8 +66,8 @@ def launch(
     if resume is not None:
         again = algo if algo not in algorithms.GIVEN else None  # which only this program has
         own: dict[str, Any] = {"algo": again, "mode": mode, "barrier": barrier, "seed": seed}
-        own |= {"config": config, "name": name, "dir": directory, "recipes": recipes}
-        own |= {"cpus-per-worker": cpus_per_worker, "set": settings or None, "start-from": start_from}
+        own |= {"config": config, "name": name, "directory": directory, "recipes": recipes}
+        own |= {"cpus_per_worker": cpus_per_worker, "settings": settings or None, "start_from": start_from}
         found = resumable(resume, own, executors)
         make_env = make_env or found.make_env
         made = continue_config(found, steps, until, workers, minutes)
@@ -71,20 +76,32 @@ def launch(
         made = _configure(env, algo, config, settings or {}, run, barrier, recipes)
     path = None if directory is None else Path(directory)
     start = None if start_from is None else str(start_from)
-    return train(
-        made,
-        name,
-        path,
-        resume=found,
-        callable_env=make_env,
-        view=View(quiet),
-        channel=channel,
-        executors=executors,
-        measures=measures,
-        callbacks=called,
-        log=log,
-        start_from=start,
-    )
+    with nullcontext() if found is None else explained(found):
+        return train(
+            made,
+            name,
+            path,
+            resume=found,
+            callable_env=make_env,
+            view=View(quiet),
+            channel=channel,
+            executors=executors,
+            measures=measures,
+            callbacks=called,
+            log=log,
+            start_from=start,
+        )
+
+
+def _check_env(env: object) -> None:
+    """Refuse what makes no environments: every lane plays one of its own."""
+    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise UsageError(
+            "env is an environment already; pass its id, or a function that makes one: "
+            "lambda: gymnasium.make(...)"
+        )
+    if not (env is None or isinstance(env, str) or callable(env)):
+        raise UsageError(f"env is {env!r:.100}; it must be an id, or a function that makes an environment")
 
 
 def _check_executors(executors: int, channel: str | None, start_from: str | Path | None) -> None:
@@ -130,8 +147,8 @@ def resumable(resume: str | Path | Run, own: Mapping[str, Any], executors: int =
     given = [name for name, value in own.items() if value is not None]
     if given:
         raise UsageError(
-            "--resume goes on with the run's own settings; only --steps, --minutes, --until, --workers, "
-            f"--channel, --callback, --log and --quiet go with it, not {', '.join(given)}"
+            "a resume goes on with the run's own settings; it takes steps, minutes, until, workers, channel, "
+            f"callbacks, log and quiet, not {', '.join(given)}"
         )
     found = resume if isinstance(resume, Run) else store.find(resume)
     if (found.path / store.AVERAGING).exists():

@@ -1,7 +1,9 @@
 """The listeners to a run: files, loggers, callbacks and the screen."""
 
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from manyhands.core.errors import RunError
@@ -9,7 +11,7 @@ from manyhands.core.evaluation import Evaluation
 from manyhands.core.events import FaultReport, WorkerLost
 from manyhands.roles.executor import Executor
 from manyhands.runs.callbacks import Callbacks, trace
-from manyhands.runs.eventlog import EventLog
+from manyhands.runs.eventlog import EventLog, read_events
 from manyhands.runs.metrics import MetricsLog
 from manyhands.runs.soundness import BOOKED
 from manyhands.runs.store import LAST
@@ -25,9 +27,19 @@ class Listeners:
 
     def started(self, executor: Executor, resumed: bool) -> None:
         self.executor = executor
+        before = [row for row in read_events(self.events.path.parent) if row["kind"] == "start"]
         settings = executor.config.to_plain()
         version = executor.weights.version
-        self._event("start", resumed=resumed, version=version, settings=settings)
+        place: dict[str, Any] = {}
+        with suppress(OSError):  # somebody has removed it
+            place["directory"] = os.getcwd()
+        if names := self.callbacks.names():
+            place["callbacks"] = names
+        self._event("start", resumed=resumed, version=version, **place, settings=settings)
+        earlier = before[-1].get("callbacks") if before else None
+        if isinstance(earlier, list) and not names:
+            lost = ", ".join(map(str, earlier))
+            self.said(f"callbacks are not kept; give --callback (from Python: callbacks=) again: {lost}")
         self._call("start")
 
     def progress(self, row: Mapping[str, Any], executor: Executor) -> None:

@@ -1,5 +1,6 @@
 """Removing runs, and nothing that is not a run."""
 
+import fnmatch
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,16 @@ def removable(name_or_path: str) -> Run:
         if inner.in_use():
             raise UsageError(f"a process is training in {inner.path}; stop it before you remove {run.path}")
     return run
+
+
+def matching(word: str) -> list[str]:
+    """Return the names of the runs under runs/ that a pattern such as 'CartPole-*' matches; else the word."""
+    if not any(letter in word for letter in "*?[") or Path(word).exists() or (store.HOME / word).exists():
+        return [word]
+    names = [run.name for run in store.all_runs()]
+    if found := fnmatch.filter(names, Path(word).name if Path(word).parent == store.HOME else word):
+        return found
+    raise UsageError(f"no run under {store.HOME}/ is called like {word!r:.100}; `manyhands runs` lists them")
 
 
 def size(run: Run) -> int:

@@ -26,6 +26,9 @@ class Metrics(Mapping[str, Floats]):
         self.length = len(rows)
 
     def __getitem__(self, name: str) -> Floats:
+        if name not in self.columns:
+            near = did_you_mean(str(name), self.columns) or f"; there are {', '.join(self.columns)}"
+            raise KeyError(f"there is no column {name!r:.100}{near}")
         return self.columns[name]
 
     def __iter__(self) -> Iterator[str]:

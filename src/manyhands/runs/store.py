@@ -66,7 +66,12 @@ class Run:
 
     def config(self) -> Config:
         """Return the settings that the run has, all of them."""
-        return Config.from_plain(read_yaml(self.path / "config.yaml"))
+        path = self.path / "config.yaml"
+        plain = read_yaml(path)
+        try:
+            return Config.from_plain(plain)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
 
     def status(self) -> dict[str, Any]:
         """Return how far the run is or how it ended; {} before the first checkpoint."""
@@ -179,9 +184,21 @@ class Run:
         if which is None:
             which = BEST if self.checkpoint_path(BEST).exists() else LAST
         kept = sorted(path.stem for path in (self.path / "checkpoints").glob("*.safetensors"))
+        if not kept and not self.checkpoint_path(which).exists():
+            raise RunError(f"{self.path} has no checkpoint{self._why_none()}")
         if kept and which not in kept:
             raise UsageError(f"{self.path} has no checkpoint {which!r}; it has {_few(kept)}")
         return checkpoint.read(self.checkpoint_path(which))
+
+    def _why_none(self) -> str:
+        """Say how a run without a checkpoint ended, or that it has not ended."""
+        ends = [row for row in self.events() if row["kind"] == "end"]
+        if self.in_use():
+            return " yet: it is running"
+        if not ends:
+            return ": it was interrupted before its first one"
+        why = f": {one_line(ends[-1]['error'], 500)}" if "error" in ends[-1] else ""
+        return f"; it is {one_line(ends[-1].get('status'), 50)}{why}"
 
     def save(self, which: str, made: Checkpoint) -> None:
         checkpoint.write(self.checkpoint_path(which), made)
@@ -276,14 +293,19 @@ def create(path: Path | None, config: Config) -> Run:
 def find(name_or_path: str | Path) -> Run:
     """Return a run by path, or by its name under runs/."""
     given = Path(name_or_path)
-    for path in (given, HOME / given):
-        if (path / "config.yaml").is_file():
-            return Run(path)
+    if (run := find_or_none(name_or_path)) is not None:
+        return run
     if given.is_dir():
         raise UsageError(f"{given} is a directory, but not a run: it has no config.yaml")
     names = [run.name for run in all_runs()]
     hint = did_you_mean(str(given), names) or "; `manyhands runs` lists those under runs/"
     raise UsageError(f"there is no run {str(given)!r}{hint}")
+
+
+def find_or_none(name_or_path: str | Path) -> Run | None:
+    """Return the same, or None where there is no such run."""
+    given = Path(name_or_path)
+    return next((Run(path) for path in (given, HOME / given) if (path / "config.yaml").is_file()), None)
 
 
 def all_runs() -> list[Run]:

@@ -20,6 +20,7 @@ from manyhands.core.texts import one_line
 from manyhands.envs import make as envs
 from manyhands.runs.agent import from_checkpoint
 from manyhands.runs.checkpoint import Checkpoint
+from manyhands.runs.own_code import explained
 from manyhands.runs.store import Run
 
 MAX_FRAMES = 3_000
@@ -51,10 +52,13 @@ def record(
     """
     if out.suffix.lower() not in (".mp4", ".gif"):
         raise UsageError(f"cannot film into {out}: the name must end in .mp4 or .gif")
+    if not out.parent.is_dir():
+        raise UsageError(f"cannot film into {out}: there is no directory {out.parent}")
     if episodes < 1:
         raise UsageError(f"cannot film {episodes} episodes; at least 1")
     checkpoint = run.checkpoint(which)
-    env = _make(run, callable_env)
+    with explained(run):
+        env = _make(run, callable_env)
     try:
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
         with _film(out, fps) as write:
@@ -152,7 +156,6 @@ def _without_display() -> str:
 @contextmanager
 def _film(out: Path, fps: float) -> Iterator[Write]:
     """Open a film for frames; it has its name once it is whole, and is gone when something fails."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.stem}.{os.getpid()}{out.suffix}")
     kind = _mp4 if out.suffix.lower() == ".mp4" else _gif
     try:

@@ -18,6 +18,7 @@ from manyhands.channels.base import WorkerStatus
 from manyhands.config.settings import Config
 from manyhands.core.evaluation import Evaluation
 from manyhands.core.texts import figures, lines
+from manyhands.runs.own_code import of_callable
 from manyhands.runs.store import Run
 from manyhands.runs.under_way import UnderWay
 from manyhands.system.program import program
@@ -46,13 +47,14 @@ def is_watched() -> bool:
 class View:
     """Shows progress. `quiet` shows nothing but faults, which go to stderr.
 
-    Without a word on it, it is quiet where nobody watches.
+    Without a word on it, it is brief where nobody watches: how a run begins and ends, on stderr, because
+    stdout is the program's own.
     """
 
     speed_unit = "steps/s"
 
     def __init__(self, quiet: bool | None = False) -> None:
-        self.quiet = not is_watched() if quiet is None else quiet
+        self.quiet, self.brief = bool(quiet), quiet is None and not is_watched()
         self.console = Console(highlight=False)
         self.errors = Console(stderr=True, highlight=False)
         self.live: Live | None = None
@@ -68,8 +70,8 @@ class View:
         if self.quiet:
             return
         if opening := self.opening(run):
-            self.console.print(opening, soft_wrap=True, markup=False)
-        if self.console.is_terminal:
+            self._print(opening)
+        if self.console.is_terminal and not self.brief:
             self.live = Live(Text("starting the workers"), console=self.console, refresh_per_second=8)
             self.live.start()
 
@@ -94,7 +96,7 @@ class View:
         console.print(Text(lines(text), style="yellow"), soft_wrap=True)  # others chose some of its words
 
     def _show(self, executor: "Executor") -> None:
-        if self.quiet:
+        if self.quiet or self.brief:
             return
         speed = self._speed(executor.counts.steps)
         self.under_way.watch(executor)
@@ -192,30 +194,32 @@ class View:
         spent = f"{self.amount(executor)} and {counts.seconds:.1f} s"
         test = f"test mean {number(counts.last_mean)}"
         if executor.stopping:
-            print(f"Stopped after {spent}; saved in {run.path}. Go on with:")
-            print(f"  {self.resuming(run, executor.config)}")
+            again = self.resuming(run, executor.config)
+            self._print(f"Stopped after {spent}; saved in {run.path}. Go on with:\n  {again}")
             return
         if counts.solved:
             whole = (
                 f"best test mean {number(counts.best_mean)}" if executor.config.run.until == "steps" else test
             )
-            print(f"Solved in {spent}: {whole}, goal {self.solved_at:g}.")
+            self._print(f"Solved in {spent}: {whole}, goal {self.solved_at:g}.")
         elif self.solved_at is not None:
-            print(f"Not solved in {spent}: {self._why_not(counts.best_mean)}.")
+            self._print(f"Not solved in {spent}: {self._why_not(counts.best_mean)}.")
         else:
-            print(f"Finished after {spent}: {test}.")
-        print(f"Saved to {run.path}. Try next:\n  {self.next_step(run, executor.config)}")
-        sys.stdout.flush()
+            self._print(f"Finished after {spent}: {test}.")
+        self._print(f"Saved to {run.path}. Try next:\n  {self.next_step(run, executor.config)}")
+
+    def _print(self, text: str) -> None:
+        print(text, file=sys.stderr if self.brief else sys.stdout, flush=True)
 
     def next_step(self, run: Run, config: Config) -> str:
         """Return what to type next."""
-        if _of_script(config):
+        if of_callable(config.env.id):
             return f"manyhands.load({str(run.path)!r}, env=...) in Python, with the same callable"
         return f"{program()} eval {run.path}"
 
     def resuming(self, run: Run, config: Config) -> str:
         """Return what to type to go on with the run."""
-        if _of_script(config):
+        if of_callable(config.env.id):
             return f"manyhands.train(..., resume={str(run.path)!r}) in Python, with the same callable"
         return f"{program()} train --resume {run.path}"
 
@@ -229,11 +233,6 @@ class View:
             f"the best test, {number(best)}, is above the {goal}, but by less than run.margin asks for, or a "
             "second test did not confirm it"
         )
-
-
-def _of_script(config: Config) -> bool:
-    """Return whether the environment is a callable that no command line can name: a script's, or nameless."""
-    return "<" in config.env.id or config.env.id.startswith("__main__:")
 
 
 def bar(executor: "Executor") -> ProgressBar:

@@ -1,10 +1,12 @@
 """The address of a broker, as a user gives it. Without aio-pika, which only a connection needs."""
 
+import re
 import ssl
 from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from manyhands.core.errors import UsageError
+from manyhands.core.texts import one_line
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,18 @@ class Address:
         example = (
             "amqp://user:password@host:5672/ (or amqps:// for TLS, with ?ca=FILE for your own authority)"
         )
+        wrong = f"the broker's address is not of the form {example}"
         try:
             parts = urlsplit(url)
-            port, query = parts.port, parse_qs(parts.query, strict_parsing=True) if parts.query else {}
+            port = parts.port
         except ValueError:
-            raise UsageError(f"the broker's address is not of the form {example}") from None
-        if parts.scheme not in ("amqp", "amqps") or not parts.hostname or set(query) - {"ca"}:
-            raise UsageError(f"the broker's address is not of the form {example}")
+            raise UsageError(f"{wrong}{_bad_port(url)}") from None
+        query = parse_qs(parts.query, keep_blank_values=True)
+        unknown = sorted(set(query) - {"ca"}) or [name for name, values in query.items() if not values[0]]
+        if unknown and "@" not in parts.query:  # where it may be a part of the password
+            raise UsageError(f"{wrong}; it has ?{one_line(unknown[0], 60)}")
+        if parts.scheme not in ("amqp", "amqps") or not parts.hostname or unknown:
+            raise UsageError(wrong)
         tls = parts.scheme == "amqps"
         return cls(
             user=unquote(parts.username or "guest"),
@@ -61,3 +68,10 @@ class Address:
             return ssl.create_default_context(cafile=self.ca_file)
         except OSError as error:  # ssl's own errors are among them
             raise UsageError(f"cannot read the certificate authority {self.ca_file}: {error}") from error
+
+
+def _bad_port(url: str) -> str:
+    """Say which port an address has that is none; nothing where it may be a part of the password."""
+    host = url.rpartition("@")[2].removeprefix("amqp://").removeprefix("amqps://")
+    found = re.match(r"[^:/?#]*:([^/?#]*)", host)
+    return f"; its port is {found.group(1)!r:.60}" if found else ""

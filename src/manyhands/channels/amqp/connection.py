@@ -175,7 +175,7 @@ class Link:
                     raise found from error
                 text = str(found)
                 if text != said:
-                    self.changed(f"{text}; trying again")
+                    self.changed(f"{text}; waiting for it; Ctrl-C ends")
                     said = text
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -201,7 +201,7 @@ class Link:
             )
         if "ssl" in whole.lower():
             return BrokerError(f"{where}: no TLS there; is it the right port?")
-        return BrokerError(f"{where}: no broker answers ({texts[0]})", absent=True)
+        return BrokerError(f"{where}: no broker answers{_why_absent(whole)}", absent=True)
 
     async def _open(self) -> None:
         address = self.address
@@ -275,3 +275,12 @@ class Link:
             except CONNECTION_EXCEPTIONS:
                 return False
         return False
+
+
+def _why_absent(text: str) -> str:
+    """Return what is known of a broker that does not answer, given the texts of all errors."""
+    if "Errno 111" in text or "refused" in text:
+        return " (nothing listens on this port)"
+    if "getaddrinfo" in text or "gaierror" in text or "Name or service" in text:
+        return " (there is no host of this name)"
+    return " (it takes too long)" if "TimeoutError" in text else f" ({text.partition(chr(10))[0]:.200})"

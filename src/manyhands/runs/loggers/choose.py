@@ -88,8 +88,17 @@ def _several(log: Any) -> list[Any]:
 def _made(wanted: Any) -> Logger:
     if isinstance(wanted, str):
         wanted = _by_name(wanted)
-    if not all(callable(getattr(wanted, name, None)) for name in ("start", "log", "close")):
-        raise UsageError(f"{wanted!r:.100} is no logger: it needs the methods start, log and close")
+    if isinstance(wanted, type):
+        name = wanted.__name__
+        raise UsageError(f"log has the class {name}; make a logger of it: log=[{name}()]")
+    methods = ("start", "log", "close")
+    missing = [name for name in methods if not callable(getattr(wanted, name, None))]
+    if missing:
+        what = repr(wanted) if type(wanted).__module__ == "builtins" else f"a {type(wanted).__qualname__}"
+        raise UsageError(
+            f"{what:.100} is no logger: it lacks {' and '.join(missing)}; "
+            "it needs the methods start, log and close"
+        )
     logger: Logger = wanted
     return logger
 
@@ -101,7 +110,7 @@ def _by_name(text: str) -> Any:
     if name in BUILT_IN:
         if (argument and name not in ARGUMENT) or (colon and not argument):
             usual = f"{name}:{ARGUMENT[name]}" if name in ARGUMENT else name
-            raise UsageError(f"--log {text}: write --log {usual}")
+            raise UsageError(f"there is no logger {text!r:.100}; write {usual}")
         return BUILT_IN[name](*arguments)
     found = entry_points(group=GROUP, name=name)
     if found:
@@ -109,10 +118,17 @@ def _by_name(text: str) -> Any:
     if not colon:
         known = {*BUILT_IN, *(each.name for each in entry_points(group=GROUP)), NONE}
         raise UsageError(
-            f"--log {text}: there are {', '.join(sorted(known))}, or module:Name of your own"
-            f"{did_you_mean(text, known)}"
+            f"there is no logger {text!r:.100}; there are {', '.join(sorted(known))}, or "
+            f"module:Name of your own{did_you_mean(text, known)}"
         )
-    return imported(text, "logger")()
+    make = imported(text, "logger")
+    try:
+        return make()
+    except Exception as error:  # whatever it does
+        raise UsageError(
+            f"cannot make the logger {text!r:.100}: {type(error).__name__}: {one_line(error, 300)}; "
+            "by name it is called without arguments"
+        ) from error
 
 
 class Loggers:
