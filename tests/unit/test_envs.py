@@ -13,7 +13,7 @@ from manyhands.core.actions import ActionSpec
 from manyhands.core.env_config import EnvConfig
 from manyhands.core.errors import EnvError, UsageError
 from manyhands.core.spaces import ObsSpec
-from manyhands.envs.codec import decoder, encoder
+from manyhands.envs.codec import decoder, encoder, outside, reward_number
 from manyhands.envs.describe import describe
 from manyhands.envs.make import make
 
@@ -26,6 +26,33 @@ def encoded(space: spaces.Space[Any], obs: Any) -> np.ndarray:
     row = np.full(spec.shape, 77, spec.dtype)
     encoder(space, spec)(obs, row)
     return row
+
+
+@pytest.mark.parametrize("reward", [1.5, np.float32(1.5), np.array(1.5), np.array([1.5]), np.array([[1.5]])])
+def test_a_reward_may_be_an_array_of_one_number(reward: Any) -> None:
+    assert reward_number(reward) == 1.5
+    assert type(reward_number(reward)) is float
+
+
+def test_a_reward_that_is_not_one_number_is_shown() -> None:
+    for reward, shown in (
+        (np.array([1.0, 2.0]), r"\[1\. 2\.\]"),
+        (None, "None"),
+        ("much", "'much'"),
+        ([1], r"\[1\]"),
+    ):
+        with pytest.raises(EnvError, match=f"its reward is {shown}; it must be one number"):
+            reward_number(reward)
+
+
+def test_observations_outside_of_their_box_are_found_but_for_rounding() -> None:
+    space = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, 5], np.float32))
+    inside = np.array([[[1.00001, -1e9], [-1.0, 5.0001]]], np.float32)
+    assert outside(space, inside) == ""
+    inside[0, 1, 1] = 7.5
+    assert outside(space, inside) == "7.5 at [1], where its space goes from -inf to 5"
+    assert outside(spaces.Discrete(3), inside) == ""
+    assert "3 at []" in outside(spaces.Box(0, 1, ()), np.array([[3.0]], np.float32))
 
 
 IMAGE = np.arange(8 * 9 * 3, dtype=np.uint8).reshape(8, 9, 3)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from short_runs import BATCH, short_run
@@ -120,6 +121,22 @@ def test_an_evaluation_is_the_same_for_the_same_seed_and_that_of_the_command(
     assert json.loads(capsys.readouterr().out) == scores.numbers()
     with pytest.raises(UsageError, match="give 1 or more"):
         trained.evaluate(episodes=0)
+
+
+class Outside(Chain):
+    """A chain whose space is said to be smaller than it is."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.observation_space = gymnasium.spaces.Box(0.0, 0.5, (4,), np.float32)
+
+
+def test_observations_outside_of_their_space_are_told_of_once(tmp_path: Path) -> None:
+    run = short_run(tmp_path / "run", Outside)
+    notices = [event["text"] for event in run.events() if event["kind"] == "notice"]
+    assert len(notices) == 1
+    assert notices[0].endswith(", where its space goes from 0 to 0.5")
+    assert "Outside: an observation has 1 at [" in notices[0]
 
 
 def test_a_run_on_a_callable_knows_its_environment(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_another_environment_with_other_spaces_is_refused_and_what_is_no_run_as_
 
 
 def test_a_run_that_goes_on_has_an_agent_already(source: Run) -> None:
-    with pytest.raises(UsageError, match=r"goes on with the run's own settings; .*not start-from"):
+    with pytest.raises(UsageError, match=r"goes on with the run's own settings; .*not start_from"):
         manyhands.train("CartPole-v1", resume=source.path, steps=9000, start_from=source.path)
 
 

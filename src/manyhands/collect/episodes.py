@@ -17,7 +17,7 @@ from manyhands.core.networks import NetSpec
 from manyhands.core.seeding import TEST, action_stream, hash_seed, trial_seed
 from manyhands.core.weights import Weights
 from manyhands.envs import make as envs
-from manyhands.envs.codec import codec
+from manyhands.envs.codec import codec, reward_number
 from manyhands.envs.contract import begin, is_wrong_step, wrong_step
 from manyhands.envs.describe import describe
 
@@ -130,9 +130,9 @@ class EpisodePlayer:
             raise EnvError(f"{self.env.id} broke its contract: {wrong_step(stepped)}") from None
         self.encode(obs, self.obs[lane])
         try:
-            return float(reward), terminated or truncated
-        except (TypeError, ValueError):
-            raise EnvError(f"{self.env.id} broke its contract: its reward is {reward!r}") from None
+            return reward_number(reward), terminated or truncated
+        except EnvError as error:
+            raise EnvError(f"{self.env.id} broke its contract: {error}") from None
 
     def _begin(self, lane: int, seed: int, episode: int, failures: int = 0) -> np.random.Generator:
         """Begin an episode; after `failures` it is another one, by another seed."""

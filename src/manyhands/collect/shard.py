@@ -19,7 +19,7 @@ from manyhands.core.orders import Task
 from manyhands.core.trajectories import LIFE_LOST, Trajectory
 from manyhands.core.weights import Weights
 from manyhands.envs import make as envs
-from manyhands.envs.codec import codec
+from manyhands.envs.codec import codec, outside, reward_number
 from manyhands.envs.contract import is_wrong_step, wrong_step
 
 NOISE_ROWS = 32
@@ -95,6 +95,8 @@ class Shard:
         for name, column in policy.notes(outputs, out["action"], layout.columns).items():
             out[name][...] = column
         self._check_finite(out)
+        if sequence == 0 and self.index == 0:  # once in a run, because it takes time
+            self._check_bounds(out["obs"])
         self.sequence = sequence + 1
         return Trajectory.from_arrays(
             out,
@@ -131,10 +133,7 @@ class Shard:
             except (TypeError, ValueError):
                 self._fail(i, wrong_step(stepped))
             try:
-                amount = float(reward)
-            except (TypeError, ValueError):
-                self._fail(i, f"its reward is {reward!r}")
-            try:
+                amount = reward_number(reward)
                 encode(obs, rows[i])
             except EnvError as error:
                 self._fail(i, str(error))
@@ -225,7 +224,7 @@ class Shard:
                 self.progress[BEATS] += 1
                 obs, reward, terminated, truncated, _ = lane.env.step(self.decode(action[None])[0])
                 self.encode(obs, self.obs[i])
-                lane.total += float(reward)
+                lane.total += reward_number(reward)
                 lane.length += 1
                 ended = bool(terminated or truncated)
                 if ended:
@@ -267,6 +266,11 @@ class Shard:
         if not np.isfinite(finals).all():
             t, i = final_at[np.argwhere(~np.isfinite(finals))[0][0]]
             self._fail_at(int(t), int(i), "final_obs", out)
+
+    def _check_bounds(self, obs: Array) -> None:
+        """Tell of observations that lie outside of their space; they are learned from as they are."""
+        if found := outside(self.lanes[0].env.observation_space, obs):
+            self.report(Notice(self.worker, f"{self.task.env.id}: an observation has {found}"))
 
     def _fail_at(self, t: int, i: int, name: str, out: dict[str, Array]) -> None:
         """Raise an error that names the episode that lane i played at step t, which may be long over."""

@@ -11,10 +11,13 @@ from manyhands.core.actions import ActionSpec
 from manyhands.core.arrays import Array
 from manyhands.core.errors import EnvError
 from manyhands.core.spaces import ObsSpec
+from manyhands.core.texts import one_line
 from manyhands.envs.describe import describe, flat_size
 from manyhands.envs.make import Env
 
 Encoder = Callable[[Any, Array], None]
+SLACK = 1e-4
+"""How far numbers may lie outside of their bounds, in parts of these, before they are said to."""
 
 
 def codec(env: Env, shape: tuple[int, ...], action: ActionSpec) -> tuple[Encoder, Callable[[Array], Any]]:
@@ -24,6 +27,29 @@ def codec(env: Env, shape: tuple[int, ...], action: ActionSpec) -> tuple[Encoder
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         raise EnvError(f"{name} has other spaces here than where the run was started")
     return encoder(env.observation_space, now.obs), decoder(env.action_space, action)
+
+
+def reward_number(reward: Any) -> float:
+    """Return a reward as a number; it may be an array of one."""
+    try:
+        return float(reward.item() if isinstance(reward, np.ndarray) else reward)
+    except (TypeError, ValueError):
+        shown = str(reward) if isinstance(reward, np.ndarray) else repr(reward)
+        raise EnvError(f"its reward is {one_line(shown, 100)}; it must be one number") from None
+
+
+def outside(space: spaces.Space[Any], obs: Array) -> str:
+    """Say where observations [..., n] of a Box lie outside of it by more than rounding; "" for nowhere."""
+    if not isinstance(space, spaces.Box) or space.dtype == np.uint8:
+        return ""
+    rows = obs.reshape(-1, *space.shape)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    wrong = (rows < low - SLACK * (1 + abs(low))) | (rows > high + SLACK * (1 + abs(high)))
+    if not wrong.any():
+        return ""
+    row, *place = (int(index) for index in np.argwhere(wrong)[0])
+    at = tuple(place)
+    return f"{rows[(row, *at)]:g} at {list(at)}, where its space goes from {low[at]:g} to {high[at]:g}"
 
 
 def encoder(space: spaces.Space[Any], spec: ObsSpec) -> Encoder:

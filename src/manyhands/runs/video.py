@@ -18,6 +18,7 @@ from manyhands.core.errors import EnvError, UsageError
 from manyhands.core.seeding import TEST, action_stream, hash_seed, trial_seed
 from manyhands.core.texts import one_line
 from manyhands.envs import make as envs
+from manyhands.envs.codec import reward_number
 from manyhands.runs.agent import from_checkpoint
 from manyhands.runs.checkpoint import Checkpoint
 from manyhands.runs.own_code import explained
@@ -115,7 +116,7 @@ def _play(
         write(_frame(env, name))
         for _ in range(MAX_FRAMES):
             obs, reward, terminated, truncated, _ = env.step(agent.act(obs))
-            total += float(reward)
+            total += reward_number(reward)
             write(_frame(env, name))
             if terminated or truncated:
                 break
