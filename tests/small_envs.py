@@ -114,7 +114,7 @@ class Unrepeatable(Chain):
         return super().reset(seed=int.from_bytes(os.urandom(4), "little"))
 
     def _obs(self) -> np.ndarray:
-        return super()._obs() * np.float32(1 + 1e-3 * self.np_random.random())
+        return super()._obs() * np.float32(1 - 1e-3 * self.np_random.random())
 
 
 class Costly(Chain):

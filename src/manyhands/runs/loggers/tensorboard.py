@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from manyhands.core.errors import need_library
+from manyhands.core.errors import missing_extra
 from manyhands.runs.store import Run
 
 
@@ -18,7 +18,8 @@ class TensorBoard:
     """Writes an event file; `tensorboard --logdir RUN` shows it."""
 
     def __init__(self) -> None:
-        need_library("--log tensorboard", "tensorboard")
+        if not installed():
+            raise missing_extra("--log tensorboard", "tensorboard")
         self.writer: Any = None
 
     def start(self, run: Run, resumed_at: int | None) -> None:
