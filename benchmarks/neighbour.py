@@ -144,7 +144,7 @@ def _picture(speeds: Sequence[Speed]) -> Figure:
     axes.set_yticks(range(len(envs)), [f"{env}, {LEARNERS[env][0]}" for env in envs])
     axes.invert_yaxis()
     axes.set_xlabel("steps/s, as a part of those alone")
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=2)
     tidy(axes)
     axes.grid(False, axis="y")
     return figure
