@@ -59,7 +59,7 @@ def test_the_last_number_of_a_name_is_of_the_last_row_that_has_it(tmp_path: Path
     metrics = run.metrics()
     assert (metrics.last("loss"), metrics.last("mine"), metrics.last("steps")) == (0.25, 9.0, 2.0)
     assert np.isnan(metrics.last("bad"))
-    with pytest.raises(UsageError, match=r"no numbers called 'los'; there are .*; did you mean loss\?"):
+    with pytest.raises(KeyError, match=r"no column 'los'; did you mean loss\?"):
         metrics.last("los")
 
 

@@ -81,7 +81,7 @@ class Tail:
     age: int = 0  # of the next row: how many rows of its game came before
 
     def continued_by(self, trajectory: Trajectory, lane: int) -> bool:
-        """Return False if an episode began anew elsewhere, or a rollout was dropped or went to another."""
+        """Return False if an episode restarted elsewhere, or a rollout was dropped or went to another."""
         first = int(trajectory.episode[lane]) - int(trajectory.done[:, lane].sum())
         follows = self.sequence in (UNKNOWN, trajectory.sequence - 1)
         return follows and self.episode in (UNKNOWN, first)

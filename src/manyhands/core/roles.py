@@ -34,7 +34,7 @@ Tensor = Any
 
 
 class Net(Protocol):
-    """A network that learns. All that it learns lies in one flat vector, and gradients in another."""
+    """A network that learns. All that it learns is one flat vector, and its gradient another."""
 
     flat: Tensor  # [n], all that it learns
     gradient: Tensor  # [n]

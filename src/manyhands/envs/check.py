@@ -16,7 +16,7 @@ from manyhands.core.env_config import EnvConfig
 from manyhands.core.errors import EnvError, ManyhandsError
 from manyhands.core.texts import one_line
 from manyhands.envs import make as envs
-from manyhands.envs.codec import encoder
+from manyhands.envs.codec import encoder, outside, reward_number
 from manyhands.envs.contract import RESET, begin, is_wrong_step, wrong_step
 from manyhands.envs.describe import describe
 
@@ -60,7 +60,7 @@ def check(config: EnvConfig, episodes: int = 5, seed: int = 0) -> Checked:
         began = time.perf_counter()
         played = [list(first.play(seed + number)) for number in range(episodes)]
         found.speed = first.steps / max(1e-9, time.perf_counter() - began)
-        found.problems += dict.fromkeys(first.problems)
+        found.problems += first.problems.values()
         if not found.problems:
             found.exact = _repeats(config, env, played, seed, found)
     except ManyhandsError as error:
@@ -78,7 +78,7 @@ class _Visit:
     def __init__(self, env: envs.Env, encode: Any, spec: Any) -> None:
         self.env, self.encode = env, encode
         self.row = np.zeros(spec.shape, spec.dtype)
-        self.problems: list[str] = []
+        self.problems: dict[str, str] = {}  # the first of each kind
         self.steps = 0
 
     def play(self, seed: int) -> Iterator[tuple[Any, ...]]:
@@ -110,21 +110,25 @@ class _Visit:
             self._note_reward(reward)
             for name, flag in (("terminated", terminated), ("truncated", truncated)):
                 if not isinstance(flag, bool | np.bool_):
-                    self.problems.append(f"its {name} is {flag!r:.60}; it must be True or False")
+                    self._note(name, f"its {name} is {flag!r:.60}; it must be True or False")
             if not isinstance(info, dict):
-                self.problems.append(f"its info is {type(info).__name__}; it must be a dict")
+                self._note("info", f"its info is {type(info).__name__}; it must be a dict")
             yield obs, reward, bool(terminated), bool(truncated)
             if terminated or truncated:
                 return
 
+    def _note(self, kind: str, problem: str) -> None:
+        self.problems.setdefault(kind, problem)
+
     def _note_reward(self, reward: Any) -> None:
-        if isinstance(reward, bool) or np.ndim(reward) or not isinstance(reward, int | float | np.number):
-            given = (
-                f"an array of shape {reward.shape}" if isinstance(reward, np.ndarray) else f"{reward!r:.60}"
-            )
-            self.problems.append(f"its reward is {given}; it must be a number")
-        elif not math.isfinite(reward):
-            self.problems.append(f"its reward is {reward}; it must be finite")
+        """Note what a run would refuse as a reward."""
+        try:
+            amount = reward_number(reward)
+        except EnvError as error:
+            self._note("reward", str(error))
+            return
+        if not math.isfinite(amount):
+            self._note("reward", f"its reward is {amount}; it must be finite")
 
     def _look(self, obs: Any, method: str) -> None:
         """Note an observation that cannot be read, is not finite, or lies outside its space."""
@@ -134,14 +138,9 @@ class _Visit:
         except EnvError as error:
             raise EnvError(f"after {method} {error}") from error
         if self.row.dtype.kind == "f" and not np.isfinite(self.row).all():
-            self.problems.append(f"after {method} its observation is not finite")
-        elif isinstance(space, spaces.Box) and not ((space.low <= obs) & (obs <= space.high)).all():
-            at = np.argwhere(~((space.low <= obs) & (obs <= space.high)))[0]
-            place = tuple(map(int, at))
-            self.problems.append(
-                f"after {method} an observation lies outside its space: a number at {list(place)} is not "
-                f"between {space.low[place]:g} and {space.high[place]:g}"
-            )
+            self._note("observation", f"after {method} its observation is not finite")
+        elif found := outside(space, self.row[None]):
+            self._note("observation", f"after {method} an observation has {found}")
 
 
 def _signatures(env: envs.Env) -> Iterator[str]:
@@ -170,7 +169,8 @@ def _repeats(config: EnvConfig, env: envs.Env, played: list[Any], seed: int, fou
         found.problems.append("it returned the same environment twice; return a new one every time")
         return False
     try:
-        visit = _Visit(other, encoder(other.observation_space, describe(other).obs), describe(other).obs)
+        spec = describe(other).obs
+        visit = _Visit(other, encoder(other.observation_space, spec), spec)
         again = [list(visit.play(seed + number)) for number in range(len(played))]
     finally:
         envs.close(other)

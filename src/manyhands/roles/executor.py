@@ -29,7 +29,7 @@ LOG_ROWS = 4000
 
 
 class Executor:
-    """One run. Knows neither which channel it has nor which algorithm.
+    """Runs the loop of one run, on any channel and with any algorithm.
 
     Weights of version k are those after k updates, and in the reproducible modes update k learns from
     sequence k of every shard, which was played with version max(0, k - lead).

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from manyhands.core.errors import UsageError, did_you_mean, missing_extra
+from manyhands.core.errors import did_you_mean, missing_extra
 from manyhands.runs.jsonl import is_number
 
 Floats = NDArray[np.float64]
@@ -42,12 +42,7 @@ class Metrics(Mapping[str, Floats]):
 
     def last(self, name: str) -> float:
         """Return the last number of a name: of the last row that has it, NaN where none has a number."""
-        if name not in self.columns:
-            raise UsageError(
-                f"there are no numbers called {name!r:.100}; there are {', '.join(self.columns) or 'none'}"
-                f"{did_you_mean(str(name), self.columns)}"
-            )
-        column = self.columns[name]
+        column = self[name]
         known = column[~np.isnan(column)]
         return float(known[-1]) if len(known) else float("nan")
 
